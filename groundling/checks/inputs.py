@@ -15,10 +15,16 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside
-from groundling.data.captions.tables import check_told, header_of
+from groundling.data.captions.files import check_told, header_of
 from groundling.data.corpora.weighted_files import named_folder, weighted
-from groundling.data.tables.own_rows import check_asked, check_columns, own_columns
-from groundling.data.tables.tables import TABLES, columns_of
+from groundling.data.tables.tables import (
+    ROWS,
+    TABLES,
+    check_asked,
+    check_columns,
+    columns_of,
+    own_columns,
+)
 from groundling.models.folders import check_model
 from groundling.runs.folder import RESULT, read_json
 from groundling.settings.fields import Input, flag_of, flat
@@ -191,6 +197,6 @@ def _check_captions(settings: object) -> None:
     for name in ("captions", "text", "eval_captions"):
         for word in _words(vars(settings).get(name, ())):
             table = Path(weighted(str(word), "").file)
-            header = header_of(table) if table.suffix in (".csv", ".tsv", ".jsonl") else []
+            header = header_of(table) if table.suffix in ROWS else []
             if header:
                 check_told(table, header, told)

@@ -31,9 +31,9 @@ from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.runs.jobs import Job, run_jobs
 from groundling.settings.fields import changed, configured
-from groundling.studies.worlds.commands import ProbeConfig
+from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.probe import probe
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks.glue import STSB
 from groundling.teachers.taught import Taught
 from groundling.training.loop import train

@@ -27,7 +27,7 @@ from groundling.core.errors import InputError
 from groundling.core.forms import Pick
 from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
-from groundling.data.corpora.corpora import full_blocks
+from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
 from groundling.data.text.lengths import told_by_length
 from groundling.data.text.lexicon import Lexicon

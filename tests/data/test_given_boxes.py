@@ -535,7 +535,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
         (("{number:abc}",), "not a pattern"),
         (("{}",), "not a pattern"),
         (("COCO_{subset}",), "all images would be COCO_train2014"),
-        (("gone.json",), "gone.json: cannot be read"),
+        (("gone.json",), "gone.json: no such file"),
         (("a.json",), "a.json: not COCO's images with id and file_name"),
     ],
 )

@@ -46,7 +46,7 @@ from groundling.commands.finetune.run import finetune
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, first_line, in_one_line, reading
-from groundling.data.corpora.corpora import corpus
+from groundling.data.corpora.files import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.runs import checkpoints as checkpoint
@@ -561,7 +561,7 @@ def test_a_length_that_leaves_no_room_for_text(
     given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "groundling.data.corpora.corpora.fitting", never
+        "groundling.data.corpora.files.fitting", never
     )  # with no room it would never end
     assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
 

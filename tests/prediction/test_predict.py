@@ -44,9 +44,10 @@ from groundling.prediction import Prediction, load
 from groundling.prediction.description import FILE, Described, Reads, described
 from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting, OwnFile
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
 from groundling.training.teaching import save_objectives

@@ -40,8 +40,7 @@ from groundling.core.keyed import generator
 from groundling.data.clusters import kmeans_1d
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import Record, ShardStore
-from groundling.data.text.keywords import Keyword
-from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.keywords import Keyword, select, select_random, token_scores
 from groundling.data.text.words import spans
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import Reading

@@ -31,7 +31,6 @@ from groundling.core.find import instances, named
 from groundling.core.forms import Answer, Choose, Classify, Pick
 from groundling.data.regions.paired import within
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.data.text.parts import PartInput
 from groundling.models.saved_heads import HEADS
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
@@ -46,6 +45,7 @@ from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import (
     PERSONS,
     ChoiceRightOrWrong,
+    PartInput,
     UniterJoin,
     ready_for_vcr,
     uniter,

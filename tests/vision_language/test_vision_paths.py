@@ -37,9 +37,10 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import PhaseOptions
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Design
 from groundling.vision_language import visualbert as visualberts

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.data.tables.tables import ROWS
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import Asking, Saved
 
@@ -29,15 +30,11 @@ class PredictConfig(Settings):
 count such rows; without it, the first one is an error."""
 
 
-TABLES = (".csv", ".tsv", ".jsonl")
-"""Endings of what `predict` writes."""
-
-
 def check(config: PredictConfig, out: str | Path) -> None:
     """Raises InputError without a model or data, and for an `out` that is no table, or there already."""
     out = Path(out)
-    if out.suffix not in TABLES:
-        raise InputError(f"--out {out}: expected a file that ends in {', '.join(TABLES)}")
+    if out.suffix not in ROWS:
+        raise InputError(f"--out {out}: expected a file that ends in {', '.join(ROWS)}")
     if out.exists():
         raise InputError(f"{out}: exists already; choose another --out, or remove it")
     if not out.parent.is_dir():

@@ -16,10 +16,15 @@ from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.keyed import seed_of
-from groundling.data.captions.captions import Captioned, Captions, Wanted, has_splits, keep_listed
-from groundling.data.captions.images import in_store
-from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.captions.captions import (
+    Captioned,
+    Wanted,
+    has_splits,
+    in_store,
+    keep_listed,
+    read_captions,
+)
+from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import weighted, weighted_files
 from groundling.data.regions.inputs import UNTIED, RegionInputs, manifests
 from groundling.data.regions.paired import CaptionTexts, check_mentioned
@@ -464,7 +469,7 @@ def _captioned(
     files = [each.file for each in corpora]
     wanted = Wanted(config.caption_splits, config.columns).of(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
-        told = Captions(file, own.splits, own.columns).sound()
+        told = read_captions(file, own.splits, own.columns)
         images = keep_listed(told.images, config.listing) if config.listing else told.images
         found = in_store(images, store, store.name, told.path)
         if found.missing and not (config.skip_missing and found.images):

@@ -14,8 +14,14 @@ import torch.nn.functional as F
 from groundling.commands.retrieve import RetrieveConfig, check
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captioned, Captions, joined, keep_listed
-from groundling.data.captions.images import find_images, with_store_ids
+from groundling.data.captions.captions import (
+    Captioned,
+    find_images,
+    joined,
+    keep_listed,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.regions.pictures import decodable
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.clip import load_clip_image, load_clip_text
@@ -160,7 +166,7 @@ def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]
 
     Raises InputError if fewer than two are there, or one does not decode.
     """
-    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    told = read_captions(config.captions, config.caption_splits, config.columns)
     images = keep_listed(told.images, config.listing) if config.listing else told.images
     found = find_images(images, config.images, told.path)
     images = found.kept(config.skip_missing, config.images)

@@ -16,8 +16,13 @@ from transformers import PreTrainedTokenizerBase
 from groundling.commands.teach import TEACHING, TeachConfig, check
 from groundling.commands.teach.new_clip import clip_tokenizer, small_clip
 from groundling.core.keyed import seed_of
-from groundling.data.captions.captions import Captioned, Captions, has_splits, keep_listed
-from groundling.data.captions.images import find_images
+from groundling.data.captions.captions import (
+    Captioned,
+    find_images,
+    has_splits,
+    keep_listed,
+    read_captions,
+)
 from groundling.data.captions.samples import CaptionSamples, Cut
 from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers
@@ -135,7 +140,7 @@ class _Data:
 
 def _data(config: TeachConfig) -> _Data:
     """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
-    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    told = read_captions(config.captions, config.caption_splits, config.columns)
     images = keep_listed(told.images, config.listing) if config.listing else told.images
     there = find_images(images, config.images, told.path)
     images = there.kept(config.skip_missing, config.images)
@@ -146,8 +151,9 @@ def _data(config: TeachConfig) -> _Data:
     if config.eval_captions or config.eval_splits:
         file = config.eval_captions or config.captions
         splits = config.eval_splits or config.caption_splits
-        told = Captions(file, splits if has_splits(file) else config.eval_splits, config.columns)
-        told.sound()
+        told = read_captions(
+            file, splits if has_splits(file) else config.eval_splits, config.columns
+        )
     held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
     there = find_images(held_out, config.images, told.path)
     held_out = there.kept(config.skip_missing, config.images)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from groundling.core.batch import Sample, needed
-from groundling.data.text.selection import select
+from groundling.data.text.keywords import select
 from groundling.data.text.words import spans
 from groundling.studies.attention.attribution import ranks_agree
 from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told

@@ -21,8 +21,13 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Form, Pick, Regress
 from groundling.core.keyed import generator
 from groundling.core.metrics import Metric
-from groundling.data.captions.captions import Captions
-from groundling.data.captions.images import find_images, in_store, with_store_ids
+from groundling.data.captions.captions import (
+    Captions,
+    find_images,
+    in_store,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples
 from groundling.models.kinds import RegionReader, Student
@@ -401,7 +406,7 @@ def examples_of(
         found = named("tasks", Task, task).at(data)
         examples = found.read(data, split or found.dev[0])
     else:
-        told = Captions(data, (split,) if split else (), columns).sound()
+        told = read_captions(data, (split,) if split else (), columns)
         examples = _of_captions(told, subject, photos)
         notes = told.notes
     for example in examples:

@@ -17,14 +17,14 @@ from groundling.core.errors import InputError
 from groundling.runs.run import Run, ended
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.tasks.attribute import (
+from groundling.studies.worlds.linear_probes import (
     TEXTUAL,
     attributes_of,
     noun_states,
     read_nouns,
     readout,
 )
-from groundling.studies.worlds.tasks.probes import ODD, questions_in
+from groundling.studies.worlds.tasks import ODD, questions_in
 from groundling.tasks import Task
 from groundling.vision_language.loading import load_student
 

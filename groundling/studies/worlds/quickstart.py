@@ -18,11 +18,11 @@ from groundling.runs.run import Run
 from groundling.settings.fields import changed
 from groundling.settings.objectives import Masking
 from groundling.settings.training import TrainConfig
-from groundling.studies.worlds.commands import PROBING, ProbeConfig, QuickstartConfig
+from groundling.studies.worlds.commands import PROBING, ProbeConfig, QuickstartConfig, WorldConfig
 from groundling.studies.worlds.encoder import new_encoder
 from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.quickstart_page import table_rows, verdict, write_page
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 # Chosen on the dev nouns of world 100; see docs/results.md for what was tried.
 TEACHER = TeachConfig(

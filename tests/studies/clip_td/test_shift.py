@@ -440,7 +440,7 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
     put(shorter / "cntlist.rev", "dog 1 2 3\n")
     assert "cntlist.rev, line 1: expected a sense key" in told_by(shorter)
     (shorter / "cntlist.rev").unlink()
-    assert "cntlist.rev: cannot be read" in told_by(shorter)
+    assert "cntlist.rev: no such file" in told_by(shorter)
 
 
 # -- IM --------------------------------------------------------------------------------------------------------------
