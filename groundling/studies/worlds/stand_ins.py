@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
+from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.commands.sweep.miniature import LENGTH, SIDE, StandIns
 from groundling.commands.sweep.parts import Source, slug
+from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify, Form
 from groundling.core.keyed import seed_of
@@ -163,7 +163,7 @@ class _Shelf:
                 captions=str(self.world / DATA["captions"]),
                 images=str(self.world / DATA["images"]),
             )
-            teach(settings, replace(TEACHING, cpu=True), out)
+            TEACH(settings, replace(TEACHING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
@@ -178,7 +178,7 @@ class _Shelf:
                 whole=True,
                 cpu=True,
             )
-            regions(settings, out)
+            REGIONS(settings, out)
         return out
 
     def resnet(self) -> Path:
