@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import torch
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen, manifests
+from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen
 from groundling.data.regions.paired import Mark, Store
 from groundling.data.regions.pictures import Picture, pictures_of
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.kinds import RegionReader
 from groundling.settings.inputs import RegionInput
+from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.passes import OtherLooks, partners, untrained
-from groundling.studies.attention.settings import Attending
 from groundling.vision_language.loading import design_of, load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -108,8 +107,3 @@ def _refuse_regions(config: Attending) -> None:
             raise InputError(
                 f"{config.model}: this model reads patches of photos, no regions; leave {name} out"
             )
-
-
-def inputs_of(config: Attending) -> dict[str, str | Path]:
-    """The model, images and stores that an analysis reads, whose hashes tell its run from others."""
-    return {"model": config.model, "images": config.images, **manifests(config.regions)}

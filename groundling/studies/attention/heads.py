@@ -6,7 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,13 +20,12 @@ from groundling.core.find import named
 from groundling.models.weights import saved_sha256
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
-from groundling.runs.run import Run, say_notes
-from groundling.studies.attention.attending import Attended, inputs_of
-from groundling.studies.attention.commands import HeadsConfig, check_heads
+from groundling.runs.run import Run
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands import Attending, HeadsConfig
 from groundling.studies.attention.grounding import Grounding, Phrase, Reading, State
 from groundling.studies.attention.leaderboard import Board, halves
 from groundling.studies.attention.passes import Look, read_all
-from groundling.studies.attention.settings import Attending
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
 
@@ -57,51 +56,34 @@ class Texts:
         return halves([one.images[0] for one in self.examples], seed)
 
 
-def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
-    """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images; in `out`.
+def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
+    """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images.
 
-    Writes `result.json` and all heads as `heads.csv` and `heads.md`, prints a table of layers, and returns what
-    `result.json` holds. Of several processes each reads its share.
+    Leaves all heads in the run's folder as `heads.csv` and `heads.md`. Of several processes each reads its share.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
             part of its text, or no phrase is left.
     """
-    check_heads(config, out)
     task = named("tasks", Task, config.task)
-    settings = asdict(config)
-    del settings["processes"]  # results do not depend on them
-    inputs = {"data": config.data, **inputs_of(config.attending)}
-    run = Run(out, "heads", settings, inputs, config.attending.cpu)
-    result = run.result
-    if result is None:
-        texts = texts_of(task, Path(config.data), config.split, config.unrelated)
-        make = partial(
-            plan, config.attending, config.task, texts, config.query, config.other_images
-        )
-        looks = make(run.state.device)
-        read_all(looks, make, config.processes)
-        found = _found(texts, looks, config.active, config.attending.seed)
-        result = {
-            "task": config.task,
-            "split": config.split,
-            "model": config.attending.model,
-            "weights": saved_sha256(config.attending.model),
-            "untrained": config.attending.untrained,
-            "counted": COUNTED,
-            "query": config.query,
-            "active_above": config.active,
-            **found,
-        }
-
-        def save(folder: Path) -> None:
-            _write_tables(folder, result["heads"])
-
-        run.finish(result, save)
-    say_notes(result["notes"])
-    if run.state.is_main_process:
-        print(_told(result))
-    return result
+    texts = texts_of(task, Path(config.data), config.split, config.unrelated)
+    make = partial(plan, config.attending, config.task, texts, config.query, config.other_images)
+    looks = make(run.state.device)
+    read_all(looks, make, config.processes)
+    found = _found(texts, looks, config.active, config.attending.seed)
+    run.save(lambda folder: _write_tables(folder, found["heads"]))
+    run.note(*found["notes"])
+    return {
+        "task": config.task,
+        "split": config.split,
+        "model": config.attending.model,
+        "weights": saved_sha256(config.attending.model),
+        "untrained": config.attending.untrained,
+        "counted": COUNTED,
+        "query": config.query,
+        "active_above": config.active,
+        **found,
+    }
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
@@ -253,7 +235,7 @@ def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_whole(folder / "heads.md", f"All heads; {COUNTED}.\n\n{page}\n")
 
 
-def _told(result: dict[str, Any]) -> str:
+def told(result: dict[str, Any]) -> str:
     """The result for people: what is reached, and the layers."""
     counts = result["counts"]
     skipped = sum(counts["without_box"].values())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -16,13 +16,12 @@ from groundling.core.errors import InputError
 from groundling.data.samples import Samples, thinned
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.runs.report import TableRow, counted, table
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.ablation import Ablation
-from groundling.studies.attention.attending import inputs_of
 from groundling.studies.attention.attribution import CLOSE, COMPLETE, Explained
-from groundling.studies.attention.commands import ModalityConfig, check_modality
+from groundling.studies.attention.commands import Attending, ModalityConfig
 from groundling.studies.attention.importance import (
     KINDS,
     Bootstrap,
@@ -33,7 +32,6 @@ from groundling.studies.attention.importance import (
     compared,
 )
 from groundling.studies.attention.passes import Consumer, Look, Pass, read_all
-from groundling.studies.attention.settings import Attending
 from groundling.studies.attention.subjects import (
     Subject,
     check_labels,
@@ -43,48 +41,28 @@ from groundling.studies.attention.subjects import (
 )
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
-from groundling.training.teaching import teacher_inputs
 from groundling.vision_language.single_stream import SingleStream
 
 COUNTED = "layers and heads count from 0"
 Told = dict[str, Any]
 
 
-def modality(config: ModalityConfig, out: str | Path) -> dict[str, Any]:
-    """Modality importance by layer and head, and what attention cannot tell, of one model or two, in `out`.
+def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
+    """Modality importance by layer and head, and what attention cannot tell, of one model or two.
 
-    Writes `result.json`, prints its tables, and returns what it holds. Of several processes each reads its share.
+    Of several processes each reads its share.
 
     Raises:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
             labels where their answers are asked for, or settings do not fit the model.
     """
-    check_modality(config, out)
-    settings = asdict(config)
-    del settings["processes"]  # results do not depend on them
-    run = Run(out, "modality", settings, _inputs(config), config.attending.cpu)
-    result = run.result
-    if result is None:
-        analysis = _Analysis(config, run.state.device)
-        read_all(analysis.passes, partial(plan, config), config.processes)
-        asked = {"data": config.data, "task": config.task, "query": config.query}
-        found = analysis.result()
-        chosen = _selected_words(config, analysis, run.state.device)
-        notes = list(dict.fromkeys(analysis.notes))
-        result = run.finish({**asked, **found, "selected_words": chosen, "notes": notes})
-    say_notes(result["notes"])
-    if run.state.is_main_process:
-        print(_tables(result))
-    return result
-
-
-def _inputs(config: ModalityConfig) -> dict[str, str | Path]:
-    return {
-        "other": config.other,
-        "data": config.data,
-        **teacher_inputs(config.teacher, Targeted(teacher_images=config.teacher_images)),
-        **inputs_of(config.attending),
-    }
+    analysis = _Analysis(config, run.state.device)
+    read_all(analysis.passes, partial(plan, config), config.processes)
+    found = analysis.result()
+    chosen = _selected_words(config, analysis, run.state.device)
+    run.note(*dict.fromkeys(analysis.notes))
+    asked = {"data": config.data, "task": config.task, "query": config.query}
+    return {**asked, **found, "selected_words": chosen, "notes": run.notes}
 
 
 def plan(config: ModalityConfig, device: torch.device) -> list[Pass]:
@@ -296,7 +274,7 @@ def images_of(examples: Sequence[Example]) -> list[str]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _tables(result: Told) -> str:
+def tables(result: Told) -> str:
     """Everything as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
     for model in result["models"]:

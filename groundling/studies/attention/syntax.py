@@ -11,7 +11,7 @@ import csv
 import io
 from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,6 @@ from groundling.core.batch import Example, Gold, needed
 from groundling.core.errors import InputError
 from groundling.data.regions.paired import Mark
 from groundling.data.text.parses import (
-    PARSERS,
     ROOT,
     Parse,
     Word,
@@ -36,9 +35,16 @@ from groundling.data.text.parses import (
 from groundling.models.attention import AttentionMap, Place
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
-from groundling.runs.run import Run, say_notes
-from groundling.studies.attention.attending import Attended, inputs_of
-from groundling.studies.attention.commands import SyntaxConfig, check_syntax
+from groundling.runs.run import Run
+from groundling.runs.work import Work
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands import (
+    GOLD,
+    Attending,
+    CaptionsConfig,
+    SyntaxConfig,
+    parses_of,
+)
 from groundling.studies.attention.dependencies import Scheme, relabelled
 from groundling.studies.attention.grounding import (
     MEASURES,
@@ -51,7 +57,6 @@ from groundling.studies.attention.grounding import (
 )
 from groundling.studies.attention.leaderboard import Board, halves
 from groundling.studies.attention.passes import Look, Sums, read_all
-from groundling.studies.attention.settings import Attending
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, Caption, captions
 from groundling.tasks.flickr_entities import Phrase as Entity
 
@@ -307,8 +312,6 @@ class Arcs(Grounding):
 
 
 COUNTED = "layers and heads count from 0"
-GOLD = "parses.conllu"
-"""What a rendered world has beside its captions."""
 SHOWN = 20
 """Most captions of one kind that the result names."""
 OUTCOMES = {
@@ -319,98 +322,65 @@ OUTCOMES = {
 """Why a word was not asked, as the result says it."""
 
 
-def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
-    """For every dependency relation, how often each head picks the region of a word's neighbour; in `out`.
+def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
+    """For every dependency relation, how often each head picks the region of a word's neighbour.
 
-    Writes `result.json`, all heads of all relations as `relations.csv`, and what spaCy or Stanza said as
-    `parses.conllu`; prints a table, and returns what `result.json` holds. Of several processes each reads its share.
+    Leaves all heads of all relations in the run's folder as `relations.csv`, and what spaCy or Stanza said as
+    `parses.conllu`. Of several processes each reads its share.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
             installed, or no relation has enough arcs.
     """
-    check_syntax(config, out)
-    read = partial(captions, Path(config.data), config.split, unrelated=config.unrelated)
-    if config.write_captions:
-        return _write_captions(read(), Path(config.write_captions))
-    source = _file(config.parses, Path(config.data))
-    settings = asdict(config)
-    del settings["processes"]  # results do not depend on them
-    inputs = {"data": config.data, "parses": source or "", **inputs_of(config.attending)}
-    run = Run(out, "syntax", settings, inputs, config.attending.cpu)
-    result = run.result
-    if result is None:
-        told = read()
-        # A parser is asked once, and what it said is then the file of parses.
-        parses = source or _ask_parser(config.parses, told, run)
-        parsed = matched(told, read_parses(parses), config.labels)
-        _check_parsed(parsed, str(parses), len(told), config.other_images)
-        asked = questions(parsed.parsed, config.other_phrases)
-        make = partial(plan, config.attending, asked, config.other_images)
-        looks = make(run.state.device)
-        read_all(looks, make, config.processes)
-        arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
-        relations, rare = _relations(
-            asked, arcs, config.active, config.attending.seed, config.least_arcs
-        )
-        if not relations:
-            raise InputError(_too_rare(config.least_arcs, rare, parsed))
-        counts = _counts(len(told), parsed, asked, arcs[0])
-        result = {
-            "task": FLICKR30K.name,
-            "split": config.split,
-            "model": config.attending.model,
-            "untrained": config.attending.untrained,
-            "parses": config.parses,
-            "labels": config.labels,
-            "protocol": PROTOCOL,
-            "counted": COUNTED,
-            "query": "mean over the other word's pieces",
-            "active_above": config.active,
-            "counts": counts,
-            "unaligned": parsed.unaligned[:SHOWN],
-            "unparsed": parsed.unparsed[:SHOWN],
-            "relations": relations,
-            "rare": rare,
-            "notes": _notes(counts, parsed, relations, config.active),
-        }
-
-        def save(folder: Path) -> None:
-            _write_table(folder, result["relations"])
-
-        run.finish(result, save)
-    say_notes(result["notes"])
-    if run.state.is_main_process:
-        print(_told(result))
-    return result
+    every = captions(Path(config.data), config.split, unrelated=config.unrelated)
+    # A parser is asked once, and what it said is then the file of parses.
+    parses = parses_of(config) or _ask_parser(config.parses, every, run)
+    parsed = matched(every, read_parses(parses), config.labels)
+    _check_parsed(parsed, str(parses), len(every), config.other_images)
+    asked = questions(parsed.parsed, config.other_phrases)
+    make = partial(plan, config.attending, asked, config.other_images)
+    looks = make(run.state.device)
+    read_all(looks, make, config.processes)
+    arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
+    relations, rare = _relations(
+        asked, arcs, config.active, config.attending.seed, config.least_arcs
+    )
+    if not relations:
+        raise InputError(_too_rare(config.least_arcs, rare, parsed))
+    counts = _counts(len(every), parsed, asked, arcs[0])
+    run.save(lambda folder: _write_table(folder, relations))
+    run.note(*_notes(counts, parsed, relations, config.active))
+    return {
+        "task": FLICKR30K.name,
+        "split": config.split,
+        "model": config.attending.model,
+        "untrained": config.attending.untrained,
+        "parses": config.parses,
+        "labels": config.labels,
+        "protocol": PROTOCOL,
+        "counted": COUNTED,
+        "query": "mean over the other word's pieces",
+        "active_above": config.active,
+        "counts": counts,
+        "unaligned": parsed.unaligned[:SHOWN],
+        "unparsed": parsed.unparsed[:SHOWN],
+        "relations": relations,
+        "rare": rare,
+        "notes": run.notes,
+    }
 
 
 # -- captions and parses -----------------------------------------------------------------------------------------------
 
 
-def _write_captions(of: Sequence[Caption], path: Path) -> dict[str, Any]:
-    write_whole(path, "".join(f"{caption.text}\n" for caption in of))
-    print(f"{path}: {len(of):,} captions, one a line")
-    return {"captions": len(of)}
+def write_captions(config: CaptionsConfig, work: Work) -> str:
+    """Write the captions to the file `work.out`, one a line; returns how many, in words.
 
-
-def _file(parses: str, data: Path) -> Path | None:
-    """The file or folder of the parses; None if a parser is to be asked. Raises InputError if it is not there."""
-    path = Path(parses)
-    if parses == "gold" and not path.exists():
-        path = data / GOLD
-        if not path.exists():
-            raise InputError(
-                f"--parses gold: no {path}; `groundling data tasks` writes one for a rendered world; photographs "
-                "have none"
-            )
-    if path.exists():
-        return path
-    if parses.partition(":")[0] in PARSERS:
-        return None
-    raise InputError(
-        f"--parses {parses}: no such file or folder; expected one of CoNLL-U, or {', '.join(PARSERS)} or gold"
-    )
+    Raises InputError if the data is missing or malformed, or the file cannot be written.
+    """
+    told = captions(Path(config.data), config.split, unrelated=config.unrelated)
+    write_whole(work.out, "".join(f"{caption.text}\n" for caption in told))
+    return f"{work.out}: {len(told):,} captions, one a line"
 
 
 def _ask_parser(parser: str, of: Sequence[Caption], run: Run) -> Path:
@@ -594,7 +564,7 @@ def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
     write_whole(folder / "relations.csv", text.getvalue())
 
 
-def _told(result: dict[str, Any]) -> str:
+def told(result: dict[str, Any]) -> str:
     """The result for people: the paper's relations, then all others."""
     counts = result["counts"]
     lines = [

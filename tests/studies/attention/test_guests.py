@@ -24,11 +24,9 @@ from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands import ModalityConfig
-from groundling.studies.attention.modality import modality
+from groundling.studies.attention.commands import Attending, MODALITY, ModalityConfig
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.passes import BySample, Look, Seen, read_here
-from groundling.studies.attention.settings import Attending
 from groundling.vision_language.loading import load_student
 
 NAMES = [f"image{n}" for n in range(4)]
@@ -180,9 +178,9 @@ def test_what_guests_cannot_be_asked_is_one_line(
     given = {"data": data, "regions": str(regions), "cpu": True, "explained": 0}
     config = configured(ModalityConfig, model=str(lxmert), **given)
     with pytest.raises(InputError, match="two streams"):
-        modality(config, tmp_path / "a")
+        MODALITY(config, tmp_path / "a")
     config = configured(ModalityConfig, model=str(visualbert), **given)
-    (model,) = modality(config, tmp_path / "b")["models"]
+    (model,) = MODALITY(config, tmp_path / "b")["models"]
     assert model["inputs"]["measures"][0].startswith("log-probability"), "HF's own head of words"
     narrow = str(store(tmp_path / "narrow", NAMES, width=6))
     for folder in (lxmert, visualbert):

@@ -48,7 +48,7 @@ from groundling.studies.attention.ablation import (
     without_looks,
     without_words,
 )
-from groundling.studies.attention.commands import ModalityConfig
+from groundling.studies.attention.commands import MODALITY, ModalityConfig
 from groundling.studies.attention.importance import (
     Bootstrap,
     Drawn,
@@ -58,7 +58,6 @@ from groundling.studies.attention.importance import (
     masses_of,
     right_row,
 )
-from groundling.studies.attention.modality import modality
 from groundling.studies.attention.passes import Seen, Sums, read_here
 from groundling.studies.attention.subjects import HiddenWords, Match, RightAnswer, right_share
 from groundling.teachers.clip import ClipTeacher
@@ -501,7 +500,7 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
         line_points=2,
         at_once=5,
     )
-    result = modality(config, tmp_path)
+    result = MODALITY(config, tmp_path)
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert (result["examples"], result["images"]) == (12, 6)
     for model in result["models"]:
@@ -527,8 +526,8 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
     assert all(len(word["attention"]) == 2 for word in shown)
     told = capsys.readouterr().out
     assert "even attention" in told and f"attention of {home / 'two'}, %" in told
-    assert modality(config, tmp_path) == result
-    modality(replace(config, processes=2), tmp_path / "shared")
+    assert MODALITY(config, tmp_path) == result
+    MODALITY(replace(config, processes=2), tmp_path / "shared")
     results = [(folder / "result.json").read_bytes() for folder in (tmp_path, tmp_path / "shared")]
     assert results[0] == results[1]
 
@@ -567,7 +566,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     texts = ("a dog", "a cat", "a dog a")
     put(home / "few.tsv", "".join(f"{text}\t{NAMES[n]}.jpg\n" for n, text in enumerate(texts)))
     settings = {"model": "faint", "data": "few.tsv", "regions": "grid", "max_length": 5}
-    result = modality(config_of(home, **settings, line_points=1), tmp_path)
+    result = MODALITY(config_of(home, **settings, line_points=1), tmp_path)
     (told,) = result["models"]
     assert 0 < told["attribution"]["rest_median"] < 0.01
     assert told["attribution"]["change_mean_size"] < 10 * told["attribution"]["rest_median"]
@@ -581,26 +580,26 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:
     config = config_of(home, model="tuned", data="questions.csv", explained=2, line_points=2)
-    (model,) = modality(config, tmp_path)["models"]
+    (model,) = MODALITY(config, tmp_path)["models"]
     assert model["inputs"]["measures"] == ["probability of the right answer", "accuracy"]
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
     with pytest.raises(InputError, match="reads as many as it learned with"):
-        modality(
+        MODALITY(
             config_of(home, model="tuned", data="questions.csv", most_regions=2), tmp_path / "b"
         )
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
     config = config_of(home, model="headless", explained=0, most_examples=6, query="all")
-    result = modality(config, tmp_path)
+    result = MODALITY(config, tmp_path)
     (model,) = result["models"]
     assert "hidden piece" in model["inputs"]["measures"][0] and model["attribution"] is None
     assert any("undefined" in row for row in model["inputs"]["rows"])
     assert result["notes"] == ["6 of 12 examples, evenly spaced"]
     with pytest.raises(InputError, match="no head for --outcome match"):
-        modality(replace(config, outcome="match"), tmp_path / "b")
+        MODALITY(replace(config, outcome="match"), tmp_path / "b")
 
 
 def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:

@@ -681,7 +681,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
     assert [one.id for one in kept] == [f"{n}#{k}" for n in range(3) for k in range(2)]
     assert json.loads((tmp_path / "out/result.json").read_text())["counts"]["asked"] == 21
     path = tmp_path / "captions.txt"
-    assert main(["syntax", "--data", f"{place}/data", "--write-captions", str(path)]) == 0
+    assert main(["data", "captions", f"{place}/data", "--out", str(path)]) == 0
     assert path.read_text().splitlines() == plain
 
 
