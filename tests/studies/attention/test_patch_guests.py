@@ -36,7 +36,7 @@ from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands import Attending, LookConfig, MODALITY, ModalityConfig
+from groundling.studies.attention.commands import MODALITY, Attending, LookConfig, ModalityConfig
 from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
 from groundling.studies.attention.models.patches import PatchReader, PatchStore, in_patches
