@@ -17,9 +17,9 @@ from groundling.check.text import count_lines
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captions, find_images
 from groundling.data.captions.files import COCO, METADATA, layout_of
+from groundling.data.images import is_picture
 from groundling.data.regions.store import MOST_PIXELS, inside
-from groundling.data.tables.image_files import is_picture
-from groundling.data.tables.tables import ROWS
+from groundling.data.tables import ROWS
 from groundling.runs.folder import read_json
 from groundling.studies.worlds.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
 

@@ -10,7 +10,7 @@ from groundling.check.report import EMPTY, Report
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
-from groundling.data.tables.tables import TABLES, lines_of, separator_note
+from groundling.data.tables import TABLES, lines_of, separator_note
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
 

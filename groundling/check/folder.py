@@ -11,7 +11,7 @@ from groundling.check.places import Flags, Layout, Place
 from groundling.check.report import Report, kinds
 from groundling.core.errors import InputError
 from groundling.data.captions.files import IMAGEFOLDER, TABLE
-from groundling.data.tables.image_files import unread_images
+from groundling.data.images import unread_images
 from groundling.studies.knowledge import layouts as knowledge
 
 OWN = "your own file"

@@ -8,9 +8,8 @@ from pathlib import Path
 from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
 from groundling.core.errors import InputError
-from groundling.data.regions.pictures import read_picture
+from groundling.data.images import is_picture, read_picture
 from groundling.data.samples import thinned
-from groundling.data.tables.image_files import is_picture
 
 DECODED = 2000
 """Images of a place that are decoded; of more, an evenly spaced sample."""

@@ -13,9 +13,9 @@ from groundling.check.report import Report
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.files import IMAGES, header_of
+from groundling.data.images import stem
 from groundling.data.regions.pictures import missing_images
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import OWN
+from groundling.data.tables import OWN
 from groundling.settings.inputs import OwnFile
 from groundling.tasks.table import OwnReader, own_notes
 

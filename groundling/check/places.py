@@ -12,7 +12,7 @@ from pathlib import Path
 from groundling.check.report import Report
 from groundling.core.errors import reading
 from groundling.data.captions.files import METADATA
-from groundling.data.tables.image_files import is_picture
+from groundling.data.images import is_picture
 from groundling.settings.inputs import CaptionColumns, OwnFile
 
 IMAGE_FOLDER = re.compile(r"images.*|.*images|(train|val|test)20\d\d", re.IGNORECASE)

@@ -13,7 +13,7 @@ from groundling.check.report import Report
 from groundling.core.errors import InputError
 from groundling.data.captions.files import header_of
 from groundling.data.samples import thinned
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.data.text.lengths import TELLING, told_by_length
 from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, Reader

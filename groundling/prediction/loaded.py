@@ -14,8 +14,9 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import check_trust, code_behind, is_outside, named, stock
 from groundling.core.forms import Form, Pick
+from groundling.data.images import Picture
 from groundling.data.regions.paired import Mark, RegionSamples
-from groundling.data.regions.pictures import Picture, Pictured
+from groundling.data.regions.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.kinds import Student

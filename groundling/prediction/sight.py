@@ -8,11 +8,18 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from groundling.core.errors import InputError
+from groundling.data.images import (
+    Picture,
+    differs_in_ending,
+    other_shape,
+    read_picture,
+    stem,
+    unread_images,
+)
 from groundling.data.regions.paired import Store
-from groundling.data.regions.pictures import Picture, files_below, only, other_shape, read_picture
+from groundling.data.regions.pictures import files_below, only
 from groundling.data.regions.store import whole_store
 from groundling.data.regions.stores import SeveralStores
-from groundling.data.tables.image_files import differs_in_ending, stem, unread_images
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
 from groundling.prediction.description import Described, unlike

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError
+from groundling.data.images import Names
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples
-from groundling.data.tables.image_files import Names
 from groundling.models.kinds import RegionReader
 
 NAMED = re.compile(r"([^=/\\]+)=(.*)")

@@ -11,8 +11,9 @@ from accelerate import PartialState
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
+from groundling.data.images import Picture
 from groundling.data.regions.paired import Mark, RegionSamples, Seeing, Store
-from groundling.data.regions.pictures import Picture, Pictured, pictures_of
+from groundling.data.regions.pictures import Pictured, pictures_of
 from groundling.data.regions.shelf import Shelf, check_regions, manifests
 from groundling.data.samples import Samples, TextSamples
 from groundling.data.shards import Part

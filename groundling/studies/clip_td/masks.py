@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.errors import InputError, refuse
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.studies.clip_td.files import MASK, PARTS, Line, Part, Shifted, Text
 from groundling.tasks.vcr import CHOICES, Token
 

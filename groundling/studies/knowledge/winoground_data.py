@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.core.errors import InputError
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.images import stem
+from groundling.data.tables import read_json_lines
 
 FILE = "examples.jsonl"
 """What the data set calls it."""

@@ -17,8 +17,9 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Choose, Pick, Regress
+from groundling.data.images import other_shape
 from groundling.data.regions.paired import RegionSamples, Seeing, Store
-from groundling.data.regions.pictures import Pictured, other_shape
+from groundling.data.regions.pictures import Pictured
 from groundling.data.regions.store import RegionsInMemory, RegionStore, whole_store
 from groundling.data.samples import Samples, TextSamples, untagged
 from groundling.models.adapters import ClipAdapter
