@@ -14,7 +14,7 @@ from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_json, write_json
 from groundling.runs.hashing import hashes_of
-from groundling.settings.inputs import OwnFile
+from groundling.settings.inputs import OwnFile, RegionInput
 from groundling.vision.settings import Finding
 from groundling.vision_language.loading import PLAIN
 
@@ -52,6 +52,16 @@ class Reads:
     """Whether objects that no text of the item speaks of are left out."""
     blind: bool = False
     """Zeros in place of the regions' features."""
+
+    def settings(self, **places: Any) -> RegionInput:
+        """The same as settings, and where regions and photos are."""
+        return RegionInput(
+            most_regions=self.most_regions,
+            budget=self.budget,
+            tags=self.tags,
+            mentioned=self.mentioned,
+            **places,
+        )
 
 
 @dataclass(frozen=True)
@@ -232,32 +242,6 @@ def _anywhere(value: object) -> object:
     """A folder's full path, by which it is found from elsewhere, too; a hub id, or a number, as it is."""
     is_folder = isinstance(value, str) and value and Path(value).is_dir()
     return str(Path(str(value)).resolve()) if is_folder else value
-
-
-def layout(facts: Mapping[str, Any]) -> str:
-    """Where the boxes of a store are from, as far as a model must not care less: a grid, a detector, or files.
-
-    Empty where the manifest does not say.
-    """
-    boxes = facts.get("boxes_from")
-    if not isinstance(boxes, str):
-        return ""
-    if boxes.startswith("a grid of "):
-        return boxes
-    return "a detector" if boxes.startswith("the detector") else "files of boxes"
-
-
-def unlike(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """In which way regions differ from those that a model learned from, in words; empty if in none that is known."""
-    mine = facts.get("identity")
-    theirs = other.get("identity")
-    if mine and theirs and mine != theirs:
-        return f"made by {other.get('made_by')}, the model learned from {facts.get('made_by')}"
-    mine = layout(facts)
-    theirs = layout(other)
-    if mine and theirs and mine != theirs:
-        return f"boxes are from {theirs}, the model learned from boxes of {mine}"
-    return ""
 
 
 def settings_of(facts: Mapping[str, Any]) -> Finding:

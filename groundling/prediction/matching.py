@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -12,10 +12,7 @@ from scipy.special import expit
 
 from groundling.core.batch import Example, collate, needed
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import RegionSamples, Seeing
-from groundling.data.regions.pictures import Pictured
-from groundling.data.regions.shelf import check_regions
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.inputs import RegionInputs
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.models.saved_heads import load_head
@@ -25,7 +22,6 @@ from groundling.settings.objectives import Targeted
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.towers import Towers
 from groundling.training.teaching import Classroom
-from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of, is_single_stream, load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -112,24 +108,12 @@ class ByMatchHead:
     def __init__(
         self,
         source: str,
-        stores: Mapping[str, SeveralStores],
+        inputs: RegionInputs,
+        splits: Sequence[str],
         device: torch.device,
-        *,
-        images: str,
         max_length: int,
-        most_regions: int = 0,
-        other_regions: bool = False,
     ) -> None:
-        """A model's match head, for the regions of some `stores` by split.
-
-        Args:
-            source: the model's folder.
-            stores: by split.
-            device: where it is asked.
-            images: folder of the images, of a model that reads pixels; empty for others.
-            max_length: pieces per text.
-            most_regions: per image, best first; 0: all.
-            other_regions: accept regions that were made otherwise than those that it learned from.
+        """The match head of a model's folder, on some splits' images; `max_length` in pieces per text.
 
         Raises InputError for another model, one without such a head, or other regions.
         """
@@ -151,20 +135,17 @@ class ByMatchHead:
         # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
         design_of(model).ready(model, (), True)
         self.max_length = max_length
-        self.most_regions = most_regions
-        self.images = images
         self.device = device
-        reads_pixels = isinstance(model, EndToEnd)
-        if reads_pixels != bool(images):
-            told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
-            raise InputError(f"{source}: this model reads {told} --images FOLDER")
-        self.stores = stores
-        for store in () if reads_pixels else stores.values():
-            check_regions(store, model, other_regions)
+        self.inputs = inputs
+        inputs.check_pixels(model, source)
+        for split in splits:
+            inputs.check(model, split)
 
     def __call__(self, examples: Sequence[Example], split: str) -> Matches:
         """The head's logit of a match less that of none."""
-        samples = self._samples(examples, self.stores[split])
+        text, _ = self.model.inputs(self.max_length)
+        texts = TextSamples(self.inputs.told(examples), text)
+        samples = self.inputs.samples(texts, self.model, self.inputs.at(split))
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
@@ -181,16 +162,6 @@ class ByMatchHead:
                 read[place] = needed(sample.text, "text", "a match head").ids.tobytes()
                 dropped[place] = sample.dropped
         return Matches(scores, read, dropped)
-
-    def _samples(self, examples: Sequence[Example], store: SeveralStores) -> Samples:
-        text, _ = self.model.inputs(self.max_length)
-        join = self.model.join
-        seeing = Seeing(whole=join.whole, last_pixel=join.last_pixel, most=self.most_regions)
-        samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
-        if isinstance(self.model, EndToEnd):
-            sides = (self.model.side, self.model.long_side)
-            samples = Pictured(samples, self.images, *sides)
-        return samples
 
     def on_a_line(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities of a match."""

@@ -61,6 +61,7 @@ class SingleStream(RegionReader):
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
         self.whole = join.whole
         self.last_pixel = join.last_pixel
+        self.tied = join.tied
 
     @property
     def kind(self) -> str:

@@ -40,7 +40,7 @@ from groundling.runs.jobs import Job, _result
 from groundling.runs.run import ended
 from groundling.settings.inputs import OwnFile
 from groundling.studies.attention.figures import figures_of
-from groundling.studies.clip_td.shift import _seed_of_text_only
+from groundling.studies.clip_td.implicit import text_only_run
 from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
@@ -281,7 +281,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     task = named("tasks", Task, "vcr/answer")
     put(out / "seed-0/result.json", json.dumps({"task": task.name}))
     with pytest.raises(InputError, match=r"settings of a run"):
-        _seed_of_text_only(out / "seed-0/predictions_val.jsonl")
+        text_only_run(out / "seed-0/predictions_val.jsonl")
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
     with pytest.raises(InputError, match=r"result.json: not as its run wrote it .KeyError: 'last'"):

@@ -261,7 +261,7 @@ def test_regions_of_another_backbone_are_refused(
         regions=stores["vit"],
         save_model=True,
     )
-    message = "made by vit, but the model was trained with regions made by resnet"
+    message = "made by vit, the model learned from resnet"
     with pytest.raises(InputError, match=message) as told:
         finetune(config, brief, tmp_path / "other")
     assert "\n" not in str(told.value) and "--other-regions" in str(told.value)

@@ -20,7 +20,7 @@ from transformers import CLIPImageProcessorPil
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.model import head_of
 from groundling.commands.finetune.run import finetune
-from groundling.commands.finetune.samples import seen, shelf_of
+from groundling.commands.finetune.samples import regions_of, seen
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.run import pretrain
 from groundling.commands.regions import RegionsConfig
@@ -301,8 +301,8 @@ def test_what_each_model_sees_of_an_image(
         student = load_student(folder)
         texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = named("tasks", Task, "snli-ve")
-        stores = shelf_of(config, task)
-        (sample,) = seen({"dev": texts}, student, task, config, stores)["dev"].get([0], ())
+        inputs = regions_of(config, task)
+        (sample,) = seen({"dev": texts}, student, task, inputs, ["train"])["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)

@@ -26,15 +26,17 @@ from groundling.commands.finetune.model import head_of, student_of
 from groundling.commands.finetune.result import about, mixed, summary
 from groundling.commands.finetune.samples import (
     lacking,
+    learned_from,
     learning_from,
+    regions_of,
     samples_of,
-    shelf_of,
     sizes_with_classes,
 )
 from groundling.core.batch import Example
 from groundling.core.forms import Form
 from groundling.core.keyed import seed_of
-from groundling.data.regions.shelf import Shelf, manifests
+from groundling.data.regions.inputs import RegionInputs, manifests
+from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples
 from groundling.models.adapters import ClipAdapter
 from groundling.models.folders import is_adapter
@@ -67,6 +69,7 @@ from groundling.training.teaching import (
     watched_terms,
     with_teachers,
 )
+from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of
 from groundling.vision_language.single_stream import SingleStream
 
@@ -90,7 +93,7 @@ def finetune(
     task = with_others(task, config.also)
     learned = trained_on(task, config)
     check_exam(task, config)
-    shelf = shelf_of(config, task)  # a mistake in --regions is told before any data is read
+    inputs = regions_of(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "finetune", _settings(config, training), _inputs(config), training.cpu)
     notes = own_notes(own) if isinstance(own, OwnReader) else []
     notes += task.same_files(Path(config.data))
@@ -108,10 +111,10 @@ def finetune(
         done = ended(folder, lambda done: summary(task, [done], config))
         if done is None:
             splits = splits or read_splits(task, config)
-            student = student_of(config, seed, task, shelf)
-            room = room or _room(student, task, config, run, training.seed, shelf)
+            student = student_of(config, seed, task, inputs)
+            room = room or _room(student, task, config, run, training.seed, inputs)
             training_of_seed = replace(training, seed=seed)
-            done = one_run(student, task, splits, training_of_seed, folder, config, room, shelf)
+            done = one_run(student, task, splits, training_of_seed, folder, config, room, inputs)
         runs.append(done)
     if not splits:
         made = [run.folder / f"seed-{done['seed']}" / "model" for done in runs]
@@ -161,24 +164,27 @@ def one_run(
     folder: Path,
     config: FinetuneConfig,
     room: Classroom | None = None,
-    shelf: Shelf | None = None,
+    inputs: RegionInputs | None = None,
 ) -> dict[str, Any]:
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric.
 
-    `room`: the teachers of the objectives beside the task's own; without one there are none. `shelf`: the stores of
+    `room`: the teachers of the objectives beside the task's own; without one there are none. `inputs`: the stores of
     regions, opened; without one those of `config` are opened.
     """
     room = room or Classroom()
-    shelf = shelf or shelf_of(config, task)
+    inputs = inputs or regions_of(config, task)
+    store = learned_from(inputs, task, config)
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = head_of(student, task, splits, config)
     loss = "" if config.head_loss == "paper" else config.head_loss
     objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    samples, teachers = samples_of(splits, head, student, task, config, room, shelf)
-    given = with_teachers(_given(student, task, config, objective.form, shelf), room)
+    samples, teachers = samples_of(splits, head, student, task, config, room, inputs)
+    given = with_teachers(_given(student, config, objective.form, store), room)
     objectives = [objective, *_beside(student, task, given, config, training.seed)]
-    notes = lacking(head, student, task, config, shelf) + fewer_negatives(objectives, training)
+    notes = fewer_negatives(objectives, training)
+    if store is not None and isinstance(student, EndToEnd) and inputs.looks(student):
+        notes = lacking(head, store) + notes
     say_notes(notes)
     if student.sizes.visual:
         for layer, name in [start for one in objectives for start in one.starts()]:
@@ -218,7 +224,7 @@ def one_run(
         if config.save_model:
             student.export(where / "model")
             save_objectives(where / "model", objectives)
-            described_of(student, task, splits, config, shelf).write(where / "model")
+            described_of(student, task, splits, config, store).write(where / "model")
 
     write_result(folder, done, save)
     return done
@@ -241,20 +247,22 @@ def _evaluated(
 
 
 def _room(
-    student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int, shelf: Shelf
+    student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int, inputs: RegionInputs
 ) -> Classroom:
     """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
     if isinstance(student, ClipAdapter):
         return base_room(student.base, config.targeted, run.state.device, run.folder)
-    given = _given(student, task, config, task.form, shelf)
+    given = _given(student, config, task.form, learned_from(inputs, task, config))
     return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
 
 
-def _given(student: Student, task: Task, config: FinetuneConfig, form: Form, shelf: Shelf) -> Given:
+def _given(
+    student: Student, config: FinetuneConfig, form: Form, store: SeveralStores | None
+) -> Given:
     """What the objectives beside the task's own are made from, but for the teachers' widths."""
     text = text_encoder_of(student)
     return Given(
-        sizes_with_classes(student, task, config, shelf),
+        sizes_with_classes(student, store),
         vocabulary(text) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,

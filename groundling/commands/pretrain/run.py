@@ -26,9 +26,8 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import weighted, weighted_files
-from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing, check_mentioned
-from groundling.data.regions.pictures import Mirrored, Pictured
-from groundling.data.regions.shelf import Shelf, check_regions, made_by, manifests
+from groundling.data.regions.inputs import UNTIED, RegionInputs, manifests
+from groundling.data.regions.paired import CaptionTexts, check_mentioned
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, thinned, together, with_choice
 from groundling.data.unlabelled import Chosen
@@ -85,9 +84,9 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         return run.result
 
     corpora = _corpora(config)
-    shelf, store = _stores(config, corpora)
+    inputs, store = _stores(config, corpora)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
-    model = _model(config, store)
+    model = _model(config, inputs, store)
     design = design_of(model, config.model)
     phase = _phase(design, config)
     task = _task(config)
@@ -98,7 +97,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     given = _given(model, store, config)
     asked = config.objectives
     room = classroom(config.teacher, asked, given, run.state.device, run.folder, training.seed)
-    data = _data(config, phase, versions, model, corpora, shelf, room)
+    data = _data(config, phase, versions, model, corpora, inputs, room)
     own = _own_objectives(phase, given, config, training.seed)
     _check_grounded(own, config)
     beside = make_objectives(asked, with_teachers(given, room), training.seed)
@@ -111,7 +110,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         *_notes(phase, own, task, config),
         *fewer_negatives(every, training),
     ]
-    held = _held_data(config, phase, task, model, shelf, room)
+    held = _held_data(config, phase, task, model, inputs, room)
     held_out = None
     if held is not None:
         seen = _sources(held, phase, own, beside)
@@ -191,21 +190,24 @@ def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
     return inputs | {f"text:{number}": each.file for number, each in enumerate(texts)}
 
 
-def _stores(config: PretrainConfig, corpora: Sequence[_Corpus]) -> tuple[Shelf, SeveralStores]:
+def _stores(
+    config: PretrainConfig, corpora: Sequence[_Corpus]
+) -> tuple[RegionInputs, SeveralStores]:
     """The stores of all captions, and of those that are learned from; raises InputError if they do not go together."""
-    names = [each.name for each in corpora]
+    names = _names(corpora)
     held = _held_config(config)
-    every = dict.fromkeys([*names, *(each.name for each in _corpora(held or config))])
-    pixels = bool(config.regions.images)
-    shelf = Shelf(config.regions.regions, every, "file of captions", features=not pixels)
-    shelf.of(*every)
-    return shelf, shelf.of(*names)
+    every = dict.fromkeys([*names, *_names(_corpora(held or config))])
+    flip = config.pixels.flip
+    inputs = RegionInputs(config.regions, every, "file of captions", flip=flip, called=UNTIED)
+    inputs.stores(*every)
+    return inputs, inputs.stores(*names)
 
 
-def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
+def _model(config: PretrainConfig, inputs: RegionInputs, store: SeveralStores) -> SingleStream:
     """The model, which knows what made the regions that it is trained with."""
     model = _started(config, store)
-    model.regions_from = made_by(store)
+    inputs.check(model, *_names(_corpora(config)))
+    model.regions_from = store.facts
     return model
 
 
@@ -226,9 +228,7 @@ def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
             f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or visualbert with "
             "a BERT, or an end-to-end model as --student, or leave --images out"
         )
-    model = join_to(start, config.model, store.width, **options)
-    check_regions(store, model, config.regions.other_regions)
-    return model
+    return join_to(start, config.model, store.width, **options)
 
 
 @dataclass(frozen=True)
@@ -258,6 +258,10 @@ def _corpora(config: PretrainConfig) -> list[_Corpus]:
     if len(set(files)) < len(files):
         raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
     return [_Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
+
+
+def _names(corpora: Sequence[_Corpus]) -> list[str]:
+    return [each.name for each in corpora]
 
 
 def _held_files(captions: Sequence[str]) -> list[str]:
@@ -376,12 +380,12 @@ def _data(
     versions: Sequence[Sequence[Example]],
     model: SingleStream,
     corpora: Sequence[_Corpus],
-    shelf: Shelf,
+    inputs: RegionInputs,
     room: Classroom,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     text, _ = model.inputs(config.max_length)
-    stores = [shelf.of(each.name) for each in corpora]
+    stores = [inputs.stores(each.name) for each in corpora]
     texts: list[Samples] = []
     left_out = 0
     notes: list[str] = []
@@ -396,25 +400,15 @@ def _data(
             left_out += lacking
             notes += remarks
     notes += _shared_images(corpora, texts, stores)
-    seeing = Seeing(
-        whole=model.join.whole,
-        tied=model.join.tied,
-        last_pixel=model.join.last_pixel,
-        most=config.regions.most_regions,
-        budget=config.regions.budget,
-        mentioned=config.regions.mentioned,
-    )
     seen: list[Samples] = []
     teachers: list[Teacher] = []
-    for samples, store in zip(texts, stores, strict=True):
+    for each, samples in zip(corpora, texts, strict=True):
         # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
         samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
         if config.grounded:
-            samples = RegionSamples(samples, store, seeing)
-        if config.grounded and isinstance(model, EndToEnd):
-            samples = Pictured(samples, config.regions.images, model.side, model.long_side)
-            if config.pixels.flip:
-                samples = Mirrored(samples, samples)  # the release leaves captions as they are
+            # In pictures that are learned from and mirrored, the release leaves captions as they are.
+            mirror = samples if config.pixels.flip else None
+            samples = inputs.samples(samples, model, inputs.at(each.name), mirror=mirror)
         seen.append(samples)
     return _Data(corpora, seen, stores, left_out, notes, teachers)
 
@@ -443,7 +437,7 @@ def _held_data(
     phase: Phase,
     task: Task | None,
     model: SingleStream,
-    shelf: Shelf,
+    inputs: RegionInputs,
     room: Classroom,
 ) -> _Data | None:
     """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
@@ -454,7 +448,7 @@ def _held_data(
     if task is not None:
         _check_held_splits(task, config)
         versions = _versions(task, held, phase)
-    return _data(held, phase, versions, model, _corpora(held), shelf, room)
+    return _data(held, phase, versions, model, _corpora(held), inputs, room)
 
 
 def _check_held_splits(task: Task, config: PretrainConfig) -> None:

@@ -25,6 +25,9 @@ or of Hugging Face's VisualBERT, LXMERT or ViLT."""
     """Regions per image, best first; 0: all."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
+    tags: bool = True
+    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's); a \
+fine-tuned model reads them as it learned."""
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per text; longer ones are cut, and what is lost is counted."""
     at_once: Annotated[int, at_least(1)] = 32

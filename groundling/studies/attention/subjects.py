@@ -21,7 +21,13 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Form, Pick, Regress
 from groundling.core.keyed import generator
 from groundling.core.metrics import Metric
-from groundling.data.captions.captions import Captions, find_images, in_store, read_captions, with_store_ids
+from groundling.data.captions.captions import (
+    Captions,
+    find_images,
+    in_store,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples
 from groundling.models.kinds import RegionReader, Student
@@ -324,6 +330,8 @@ class FineTuned:
             raise InputError(
                 f"--most-regions {config.most_regions}: {config.model} reads as many as it learned with; leave it out"
             )
+        if not config.tags:
+            raise InputError(f"--no-tags: {config.model} reads texts as it learned; leave it out")
         self.sight = self.fitted.sight(
             config.regions, config.images, other_regions=config.other_regions
         )

@@ -176,6 +176,8 @@ image counts. A NAME is a split of the task, or one of --also, which then reads 
     """Regions per image, best first; 0: all."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
+    tags: bool = True
+    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per text of a single-stream model; a CLIP's own window cuts its texts."""
     protocol: Literal["iqa", "ia"] = "iqa"

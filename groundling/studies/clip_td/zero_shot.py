@@ -7,7 +7,7 @@ and hypothesis. For VQA the paper lists a zero-shot setting and gives no protoco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +20,7 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.metrics import collapsed
 from groundling.data.clusters import Clusters, kmeans_1d
-from groundling.data.regions.shelf import Shelf, manifests
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.inputs import UNTIED, RegionInputs, manifests
 from groundling.data.samples import rows_of, thinned
 from groundling.prediction.matching import (
     BATCH,
@@ -35,6 +34,7 @@ from groundling.prediction.matching import (
 from groundling.prediction.predictions import told_of
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.run import Run, say_notes
+from groundling.settings.inputs import RegionInput
 from groundling.studies.clip_td.commands import ZeroShotConfig, check_zero_shot
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
@@ -68,11 +68,11 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     kind = _kind(task)
     _check(config, task, kind)
     task = with_others(task, config.also)
-    stores = _stores(config, task)  # a mistake in --regions is told before any data is read
+    inputs = _looks_at(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
         return run.result
-    work = _Answering(config, task, kind, run, stores)
+    work = _Answering(config, task, kind, run, inputs)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -128,14 +128,27 @@ def _splits(config: ZeroShotConfig, task: Task) -> Sequence[str]:
     return [config.split] if config.split else task.dev
 
 
-def _stores(config: ZeroShotConfig, task: Task) -> dict[str, SeveralStores]:
-    """The region stores of every split that is read; none without --regions."""
+def _looks_at(config: ZeroShotConfig, task: Task) -> RegionInputs | None:
+    """The regions of every split that is read, whose stores are opened; None without --regions."""
     if not config.regions:
-        return {}
+        return None
+    settings = RegionInput(
+        config.regions,
+        config.images,
+        config.most_regions,
+        other_regions=config.other_regions,
+        tags=config.tags,
+    )
     names = (task.train, *task.dev, *task.test)
-    shelf = Shelf(config.regions, names, f"split of {task.name}", features=not config.images)
-    read = [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
-    return {split: shelf.of(split) for split in read}
+    inputs = RegionInputs(settings, names, f"split of {task.name}", called=UNTIED)
+    for split in _read(config, task):
+        inputs.stores(split)
+    return inputs
+
+
+def _read(config: ZeroShotConfig, task: Task) -> list[str]:
+    """Splits that are read: those that are answered, and the one that clusters are of."""
+    return [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
 
 
 def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
@@ -143,7 +156,7 @@ def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
         "model": config.model,
         "data": config.data,
         "images": config.images,
-        **(manifests(config.regions) if config.regions else {}),
+        **manifests(config.regions),
         **{f"also {other}": other.partition("=")[2] for other in config.also},
     }
 
@@ -168,23 +181,16 @@ class _Answering:
         task: Task,
         kind: Kind,
         run: Run,
-        stores: Mapping[str, SeveralStores],
+        inputs: RegionInputs | None,
     ) -> None:
         self.config = config
         self.task = task
         self.fitted: Clusters | None = None
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
         self.match: Matcher
-        if config.regions:
-            self.match = ByMatchHead(
-                config.model,
-                stores,
-                run.state.device,
-                images=config.images,
-                max_length=config.max_length,
-                most_regions=config.most_regions,
-                other_regions=config.other_regions,
-            )
+        if inputs is not None:
+            splits, device = _read(config, task), run.state.device
+            self.match = ByMatchHead(config.model, inputs, splits, device, config.max_length)
         else:
             cache = place_of_features(config.teacher_cache, run.folder)
             self.match = ByCosine(config.model, config.images, run.state.device, cache)

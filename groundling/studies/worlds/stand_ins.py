@@ -18,7 +18,6 @@ from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.core.keyed import seed_of
-from groundling.data.regions.shelf import made_by
 from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.tables import lines_of
@@ -215,7 +214,7 @@ class _Shelf:
         if not folder.exists():
             store = RegionStore(self.store())
             model = join_to(self._student(), name, store.width)
-            model.regions_from = made_by(SeveralStores([store]))
+            model.regions_from = SeveralStores([store]).facts
             self._export(model, folder)
         return folder
 

@@ -47,7 +47,7 @@ def check_attention(config: AttentionConfig, out: str | Path) -> None:
 ATTENTION = Command(
     "attention",
     "how diverse the attention of two cross-modal models is",
-    "groundling.studies.xdbert.attention:attention",
+    "groundling.studies.xdbert.diversity:attention",
     {"_own": AttentionConfig()},
     rules="groundling.studies.xdbert.commands:check_attention",
 )
@@ -69,7 +69,7 @@ class CountsConfig(Settings):
 DATA_COUNTS = Command(
     "data counts",
     "how often captions have each word, for `grounded`",
-    "groundling.studies.xdbert.count:count",
+    "groundling.studies.xdbert.word_counts:count",
     {"_own": CountsConfig()},
 )
 

@@ -85,7 +85,7 @@ def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
 
     model = load_student(place / "seer").eval()
     assert isinstance(model, SingleStream)
-    seen, _ = looked._seen("one", place / "photos/one.jpg")
+    seen = looked._seen("one", place / "photos/one.jpg")
     (sample,) = looked._samples(example, seen).get([0], ())
     told: list[AttentionMap] = []
     model(collate([sample]), attention=told.append)

@@ -21,16 +21,14 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
-from groundling.studies.clip_td.attack import Attack
 from groundling.studies.clip_td.commands import ShiftConfig
-from groundling.studies.clip_td.files import PARTS, Line, read_lines
-from groundling.studies.clip_td.inflect import article, inflected
-from groundling.studies.clip_td.masks import masked, positions, to_hide
+from groundling.studies.clip_td.lines import PARTS, Line, read_lines
+from groundling.studies.clip_td.masking import Attack, masked, positions, to_hide
 from groundling.studies.clip_td.overlap import compared, tags_alone
 from groundling.studies.clip_td.pronouns import plural, shifted, singular
 from groundling.studies.clip_td.shift import shift
 from groundling.studies.clip_td.synonyms import Editor
-from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
+from groundling.studies.clip_td.wordnet import WordNet, article, inflected, wordnet_folder
 from groundling.studies.clip_td.zero_shot import choose
 from groundling.tasks.vcr import items
 
