@@ -17,8 +17,7 @@ import pytest
 from homes import coco, picture, put, table
 
 from groundling.check.folder import check
-from groundling.check.places import Flags
-from groundling.check.report import Report
+from groundling.check.places import Flags, Report
 from groundling.commands.data_check import CheckConfig
 from groundling.commands.data_check.run import data_check
 from groundling.commands.teach import TeachConfig

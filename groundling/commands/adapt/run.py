@@ -18,8 +18,7 @@ from groundling.commands.adapt.reading import Reading, reading_of
 from groundling.commands.adapt.retention import Pairs, Retention, read_pairs
 from groundling.core.keyed import seed_of
 from groundling.data.captions.captions import Wanted
-from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.prepared import CorpusSamples, corpus_samples
+from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import Weighted, weighted_files
 from groundling.data.samples import Samples, TextInput, WindowInput
 from groundling.models.clip import load_clip_text

@@ -22,8 +22,17 @@ import torch
 from groundling.core.batch import Example, Gold, needed
 from groundling.core.errors import InputError
 from groundling.data.regions.paired import Mark
-from groundling.data.text.parses import ROOT, Parse, Word, aligned, characters, read_parses, written
-from groundling.data.text.parses import PARSERS, parses_by
+from groundling.data.text.parses import (
+    PARSERS,
+    ROOT,
+    Parse,
+    Word,
+    aligned,
+    characters,
+    parses_by,
+    read_parses,
+    written,
+)
 from groundling.models.attention import AttentionMap, Place
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
