@@ -14,14 +14,15 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from groundling.check.report import Report
 from homes import coco, picture, put, table
 
 from groundling.check.folder import check
-from groundling.check.places import Flags, Report
+from groundling.check.places import Flags
+from groundling.commands.data_check import COMMAND as data_check
 from groundling.commands.data_check import CheckConfig
-from groundling.commands.data_check.run import data_check
+from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.data import images
 from groundling.data.captions.captions import (

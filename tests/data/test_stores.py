@@ -12,9 +12,9 @@ import pytest
 from homes import STEPS
 from test_pretrain import store, vqa
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.examples import read_splits
-from groundling.commands.finetune.run import finetune
 from groundling.commands.finetune.samples import regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError

@@ -18,10 +18,10 @@ from torch import nn
 from toys import images_of
 from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.batch import Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.data.images import read_picture
