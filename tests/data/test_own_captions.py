@@ -14,11 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from groundling.check.report import Report
 from homes import coco, picture, put, table
 
 from groundling.check.folder import check
-from groundling.check.places import Flags
+from groundling.check.places import Flags, Report
 from groundling.commands.data_check import COMMAND as data_check
 from groundling.commands.data_check import CheckConfig
 from groundling.commands.teach import COMMAND as teach
