@@ -72,7 +72,7 @@ from groundling.stats import verdict_page as judged_page
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
-from groundling.studies.clip_td import ensemble, vcr
+from groundling.studies.clip_td import ensemble, implicit, vcr
 from groundling.studies.clip_td.lines import read_lines
 from groundling.studies.clip_td.masking import read_losses
 from groundling.studies.clip_td.wordnet import WordNet

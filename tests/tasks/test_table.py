@@ -8,8 +8,8 @@ from pathlib import Path
 import homes
 import pytest
 import toys
+from builders.regions import store
 from homes import STEPS, put, table
-from test_pretrain import store
 
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import finetune
