@@ -5,7 +5,6 @@ Heavy imports wait until a command runs.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 import sys
@@ -15,31 +14,17 @@ from dataclasses import field, is_dataclass, make_dataclass
 from difflib import get_close_matches
 from io import StringIO
 from itertools import dropwhile, takewhile
-from pkgutil import iter_modules
 from typing import Annotated, Any, cast, get_type_hints
 
-import groundling.commands
-import groundling.studies
 from groundling import __version__
-from groundling.command import Command
+from groundling.command import Command, commands
 from groundling.core.documented import summary_of
 from groundling.core.errors import InputError, first_line, nearest
 from groundling.runs.folder import json_text
 from groundling.runs.progress import heard, is_first
 from groundling.settings.fields import flat
 
-
-def found() -> dict[str, Command]:
-    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
-    every = []
-    for one in iter_modules(groundling.commands.__path__, "groundling.commands."):
-        every.append(vars(importlib.import_module(one.name))["COMMAND"])
-    for study in iter_modules(groundling.studies.__path__, "groundling.studies."):
-        every += vars(importlib.import_module(f"{study.name}.commands"))["COMMANDS"]
-    return {command.name: command for command in every}
-
-
-COMMANDS: dict[str, Command] = found()
+COMMANDS = commands()
 """Every command of `groundling`."""
 
 

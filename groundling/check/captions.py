@@ -21,7 +21,7 @@ from groundling.data.regions.store import MOST_PIXELS, inside
 from groundling.data.tables.image_files import is_picture
 from groundling.data.tables.tables import ROWS
 from groundling.runs.folder import read_json
-from groundling.studies.worlds.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
+from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 
 BOXES = "COCO boxes"
 UNREADABLE = "an entry lacks a field, or has it in another type than COCO's"

@@ -18,8 +18,9 @@ from groundling.check.folder import check
 from groundling.data.regions.store import RegionWriter
 from groundling.studies.clip_td.commands import ShiftConfig
 from groundling.studies.clip_td.shift import shift
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 QUESTIONS, ANNOTATIONS = (
     "v2_OpenEnded_mscoco_val2014_questions.json",

@@ -16,10 +16,11 @@ from homes import STEPS, log_of
 from safetensors.torch import load_file
 from toys import images_of
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.pretrain.run import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
 from groundling.core.find import instances
 from groundling.core.forms import Pick

@@ -14,8 +14,9 @@ import yaml
 
 import groundling
 from groundling.cli import main
+from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
-from groundling.commands.push.run import DEFAULTS, push
+from groundling.commands.push.run import DEFAULTS
 from groundling.core.errors import InputError
 from groundling.runs.cards import card
 from groundling.settings.training import Sharing

@@ -14,9 +14,9 @@ import pytest
 from builders.regions import store
 from homes import STEPS, put
 
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as recipe
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.data.captions.captions import Captioned, has_splits, keep_listed, read_captions

@@ -14,8 +14,8 @@ import torch
 from homes import put
 from torch import Tensor
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.core.batch import Batch, Sample
 from groundling.data.corpora import prepared
 from groundling.data.corpora.files import corpus

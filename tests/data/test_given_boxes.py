@@ -24,11 +24,11 @@ from homes import STEPS, home, put
 from PIL import Image
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.run import finetune
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError
 from groundling.core.find import instances as found_in

@@ -19,10 +19,10 @@ from homes import coco, picture, put, table
 from groundling.check.folder import check
 from groundling.check.places import Flags
 from groundling.check.report import Report
+from groundling.commands.data_check import COMMAND as data_check
 from groundling.commands.data_check import CheckConfig
-from groundling.commands.data_check.run import data_check
+from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import (
     Captioned,

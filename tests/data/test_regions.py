@@ -34,8 +34,8 @@ from homes import Killed, digests, home, never, picture, put
 from PIL import Image
 
 from groundling.check.folder import check
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.errors import InputError
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside

@@ -13,9 +13,9 @@ from builders.regions import store
 from builders.tasks import vqa
 from homes import STEPS
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.examples import read_splits
-from groundling.commands.finetune.run import finetune
 from groundling.commands.finetune.samples import regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError

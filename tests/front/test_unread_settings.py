@@ -12,8 +12,8 @@ import pytest
 import groundling
 from groundling.checks.names import arm_of, check_teacher
 from groundling.cli import COMMANDS, main
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import configured, flat, may_repeat

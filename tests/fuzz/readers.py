@@ -67,8 +67,7 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import finished, open_run, read_json
 from groundling.runs.run import ended
 from groundling.settings.inputs import Adapting, OwnFile
-from groundling.stats import finished_runs
-from groundling.stats import verdict_page as judged_page
+from groundling.stats import finished_runs, judging
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
@@ -79,8 +78,8 @@ from groundling.studies.clip_td.wordnet import WordNet
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
-from groundling.studies.worlds.tasks.attribute import read_nouns
-from groundling.studies.worlds.tasks.probes import questions_in
+from groundling.studies.worlds.linear_probes import read_nouns
+from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.word_counts import (
     Grounding,
     count_pieces,
@@ -972,7 +971,7 @@ def _about_run(place: Path) -> object:
     """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
     told = push._card("me/it", place, place, push._described(place), {"notes": ["a note"]})
     seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
-    return [told, judged_page._settings(place / "seed-0"), seed]
+    return [told, judging._settings(place / "seed-0"), seed]
 
 
 def _vcr_run(place: Path, shelf: Shelf) -> None:

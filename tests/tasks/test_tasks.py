@@ -13,8 +13,8 @@ from builders.tasks import COMMA, SWAG_HEAD, swag_row
 from homes import STEPS, put, table
 from torch import nn
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named

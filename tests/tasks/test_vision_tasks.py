@@ -16,8 +16,8 @@ import torch
 from builders.tasks import entailed, json_lines
 from homes import STEPS, put
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.commands.pretrain.run import task_texts
 from groundling.core.batch import Example, Sizes, collate
 from groundling.core.errors import InputError

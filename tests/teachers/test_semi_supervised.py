@@ -18,13 +18,14 @@ from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.pretrain.run import task_texts, unlabelled_texts
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import IGNORE, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named

@@ -20,10 +20,10 @@ from torch import nn
 from toys import images_of
 from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.batch import Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.paired import RegionSamples, Seeing, with_whole_image

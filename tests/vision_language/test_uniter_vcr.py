@@ -22,10 +22,11 @@ from homes import STEPS, log_of, put, whole_and_resumed
 from safetensors.torch import load_file
 from transformers import BertConfig, BertModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.pretrain.run import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.find import instances, named

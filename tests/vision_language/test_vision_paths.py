@@ -17,14 +17,14 @@ from homes import STEPS
 from PIL import Image
 from transformers import CLIPImageProcessorPil
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.run import finetune
 from groundling.commands.finetune.samples import regions_of, seen
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.find import instances, named
@@ -37,9 +37,10 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import PhaseOptions
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Design
 from groundling.vision_language import visualbert as visualberts

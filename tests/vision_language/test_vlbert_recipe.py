@@ -23,12 +23,12 @@ from homes import STEPS, log_of, put
 from PIL import Image
 from transformers import BertForMaskedLM
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Batch, Encoded, Example, Regions, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress, with_loss

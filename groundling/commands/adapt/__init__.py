@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ from groundling.checks.names import Arm, arm_of, check_inner
 from groundling.command import SHARED, Command
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted_files
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -111,10 +113,30 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     return arm
 
 
+def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.training.teaching import teacher_inputs
+
+    texts = weighted_files(config.text, "--text")
+    return {
+        **{f"text:{number}": each.file for number, each in enumerate(texts)},
+        "student": config.student,
+        **teacher_inputs(config.teacher, config.targeted),
+        "retention": config.retention,
+        **{f"held:{number}": path for number, path in enumerate(config.held)},
+    }
+
+
+def makes(config: AdaptConfig, training: TrainConfig) -> Sequence[str]:
+    """What a run leaves."""
+    return ["model", "joint"] if config.crossing.save_joint else ["model"]
+
+
 COMMAND = Command(
     "adapt",
     "adapt a text encoder with a CLIP-like teacher (or without: the control)",
     "groundling.commands.adapt.run:adapt",
     {"_own": AdaptConfig(), "_train": ADAPTING, **SHARED},
     rules="groundling.commands.adapt:check",
+    leaves=RunFolder(inputs, makes=makes),
 )

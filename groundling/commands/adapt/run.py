@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.checks.names import Arm
-from groundling.commands.adapt import AdaptConfig, check
+from groundling.checks.names import Arm, arm_of
+from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.parts import learned, length_note, match_by_length
 from groundling.commands.adapt.reading import Reading, reading_of
-from groundling.commands.adapt.retention import Pairs, Retention, read_pairs
+from groundling.commands.adapt.retention import Retention, read_pairs
 from groundling.core.keyed import seed_of
 from groundling.data.captions.captions import Wanted
 from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
@@ -40,7 +40,6 @@ from groundling.settings.training import TrainConfig
 from groundling.teachers.itself import Itself
 from groundling.training.feed import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report
-from groundling.training.inner_steps import InnerStep
 from groundling.training.loop import train
 from groundling.training.teaching import (
     Classroom,
@@ -49,54 +48,30 @@ from groundling.training.teaching import (
     inner_step,
     make_objectives,
     save_objectives,
-    teacher_inputs,
     unread,
     vocabulary,
     with_teachers,
 )
 
 
-def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Adapt the student and write `out/model`, a stock HF folder, and `out/result.json`; returns the result.
-
-    With `save_joint`, the whole cross-modal model goes to `out/joint`. Raises InputError for settings that do not fit.
-    """
-    arm = check(config, training, out)
+def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+    """Adapt the student and write `model`, a stock HF folder; with `save_joint`, the whole model as `joint`, too."""
+    arm = arm_of(config.arm, config.masked_lm)
     inner = inner_step(config.inner, config.adversarial)
-    inputs: dict[str, str | Path] = {f"text:{n}": f.file for n, f in enumerate(_files(config))}
-    inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
-    inputs |= {"retention": config.retention}
-    inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
     pairs = read_pairs(config.retention) if config.retention else None
-    settings = {**asdict(config), "train": asdict(training)}
-    makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
-    run = Run(out, "adapt", settings, inputs, training.cpu, makes)
-    if run.result is not None:
-        return run.result
-    return _adapted(run, config, training, arm, inner, pairs)
-
-
-def _adapted(
-    run: Run,
-    config: AdaptConfig,
-    training: TrainConfig,
-    arm: Arm,
-    inner: InnerStep | None,
-    pairs: Pairs | None,
-) -> dict[str, Any]:
-    """Train, export and report a run that has no result yet."""
     text = load_text_encoder(config.student)
     retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
-    notes = [
+    run.note(
         *precision_note(config.student),
         *_unread(config, arm),
         *_pool_notes(config, arm, text),
-    ]
+    )
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     reading = reading_of(config, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
-    notes += [reading.note(config.arm, windows.max_windows)] if windows else []
+    if windows:
+        run.note(reading.note(config.arm, windows.max_windows))
     texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
     given = replace(_given(config, model, text), distilling=distilling)
     room = _room(run, config, arm, given, training.seed, [Itself(text)] if retains else [])
@@ -104,23 +79,20 @@ def _adapted(
     given = with_teachers(given, room)
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
-    notes += _notes(config, arm, training, heads, text)
+    run.note(*_notes(config, arm, training, heads, text))
     if retains:
         objectives.append(Retain(given.sizes, weight=config.retain))
-        notes.append(_retain_note(config))
-    notes += fewer_negatives(objectives, training)
+        run.note(_retain_note(config))
+    run.note(*fewer_negatives(objectives, training))
     by_length = match_by_length(objectives, texts, training.seed)
-    notes += length_note(by_length, reading.form)
-    say_notes(notes)
+    run.note(*length_note(by_length, reading.form))
     held_out = _held_out(held, room, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
     sources = _sources(config, texts, samples)
     result = train(
         model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
     )
-    remarks = flattery(result)
-    say_notes(remarks)
-    notes += remarks
+    run.note(*flattery(result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result |= {"form": reading.form, "max_length": reading.max_length}
@@ -131,14 +103,14 @@ def _adapted(
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     result |= _retained(retention, text)
-    result |= {"notes": notes} if notes else {}
 
     def save(folder: Path) -> None:
         result["fills_masks"] = _export(folder, text, model, objectives, config)
         card = _card(config, training, result, library_of(folder / "model"))
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
-    return run.finish(result, save)
+    run.save(save)
+    return result
 
 
 def _texts(

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Nothing
 from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import CaptionColumns, OwnFile
 
@@ -29,4 +30,5 @@ COMMAND = Command(
     positional=("--folder",),
     out=False,
     speaks=True,
+    leaves=Nothing(),
 )

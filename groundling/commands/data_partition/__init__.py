@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Written
 from groundling.settings.fields import Input, Settings, at_least, needed
 
 
@@ -42,4 +43,5 @@ COMMAND = Command(
     "groundling.commands.data_partition.run:partition",
     {"_own": PartitionConfig()},
     rules="groundling.commands.data_partition:check",
+    leaves=Written(),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Written
 from groundling.settings.fields import Input, Settings, needed
 
 
@@ -29,4 +30,5 @@ COMMAND = Command(
     positional=("--store", "--image"),
     file="regions.png",
     writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
+    leaves=Written(),
 )

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Nothing
 from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import Asking, Saved
 
@@ -30,4 +31,5 @@ COMMAND = Command(
     "groundling.commands.evaluate.run:evaluate",
     {"_own": EvaluateConfig()},
     out=False,
+    leaves=Nothing(),
 )

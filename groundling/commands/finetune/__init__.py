@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,6 +11,7 @@ from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
 from groundling.core.errors import InputError
 from groundling.models.folders import is_adapter
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import (
     Adapting,
@@ -201,10 +203,40 @@ def _check_regions_given(config: FinetuneConfig) -> None:
             raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
 
 
+def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+    from groundling.training.teaching import teacher_inputs
+
+    sees_pixels = config.regions.images and config.join
+    return {
+        "model": config.model,
+        "data": config.data,
+        "dev": config.own.dev,
+        "partition": config.partition,
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
+        **manifests(config.regions.regions),
+        "images": config.regions.images,
+        "backbone": config.pixels.backbone if sees_pixels else "",
+        **teacher_inputs(config.teacher, config.targeted),
+    }
+
+
+def makes(config: FinetuneConfig, training: TrainConfig) -> Sequence[str]:
+    """What a run leaves."""
+    if not config.save_model:
+        return []
+    return [f"seed-{seed}/model" for seed in range(training.seed, training.seed + config.seeds)]
+
+
+ASKED_FOR_LATER = ("seeds", "baselines", "train.seed")
+"""More seeds, and baselines, make a run the same one, continued."""
+
 COMMAND = Command(
     "finetune",
     "fine-tune an encoder on a task, over seeds",
     "groundling.commands.finetune.run:finetune",
     {"_own": FinetuneConfig(), "_train": TUNING, **SHARED},
     rules="groundling.commands.finetune:check",
+    leaves=RunFolder(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
 )

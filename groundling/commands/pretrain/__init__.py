@@ -10,6 +10,7 @@ from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted, weighted_files
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -140,10 +141,34 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     check_inner(config.inner, config.adversarial)
 
 
+def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+    from groundling.training.teaching import teacher_inputs
+
+    captions = [each.file for each in weighted_files(config.captions, "--captions")]
+    held = [weighted(word, "--eval-captions").file for word in config.eval_captions]
+    texts = [each.file for each in weighted_files(config.text, "--text")]
+    return {
+        "student": config.student,
+        **manifests(config.regions.regions),
+        "data": config.data,
+        "partition": config.partition,
+        "eval_listing": config.eval_listing,
+        "images": config.regions.images,
+        "backbone": config.pixels.backbone if config.regions.images else "",
+        **teacher_inputs(config.teacher, config.targeted),
+        **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
+        **{f"eval_captions:{n}": path for n, path in enumerate(held)},
+        **{f"text:{n}": path for n, path in enumerate(texts)},
+    }
+
+
 COMMAND = Command(
     "pretrain",
     "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
     "groundling.commands.pretrain.run:pretrain",
     {"_own": PretrainConfig(), "_train": PRETRAINING, **SHARED},
     rules="groundling.commands.pretrain:check",
+    leaves=RunFolder(inputs, makes=["model"]),
 )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 
-from groundling.commands.pretrain import PretrainConfig, check
+from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
@@ -26,7 +26,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import weighted, weighted_files
-from groundling.data.regions.inputs import UNTIED, RegionInputs, manifests
+from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.regions.paired import CaptionTexts, check_mentioned
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, thinned, together, with_choice
@@ -37,7 +37,7 @@ from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.settings.fields import changed
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
@@ -54,7 +54,6 @@ from groundling.training.teaching import (
     inner_step,
     make_objectives,
     save_objectives,
-    teacher_inputs,
     unread,
     vocabulary,
     watched_terms,
@@ -71,18 +70,9 @@ ASKED_PIXELS = 32
 """The same of a model that reads pixels, which takes a hundred times as long."""
 
 
-def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`.
-
-    Raises InputError for settings that do not fit.
-    """
-    check(config, training, out)
+def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+    """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
     inner = inner_step(config.inner, config.adversarial)
-    settings = {**asdict(config), "train": asdict(training)}
-    run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
-    if run.result is not None:
-        return run.result
-
     corpora = _corpora(config)
     inputs, store = _stores(config, corpora)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
@@ -104,18 +94,18 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
-    notes = [
+    run.note(
         *precision_note(config.student),
         *data.notes,
         *_notes(phase, own, task, config),
         *fewer_negatives(every, training),
-    ]
+    )
     held = _held_data(config, phase, task, model, inputs, room)
     held_out = None
     if held is not None:
         seen = _sources(held, phase, own, beside)
         held_out = HeldOut("texts", seen, model, every, held.teachers, training)
-        notes += [*held.notes, *learned_too(held.places(), data.places(), "images")]
+        run.note(*held.notes, *learned_too(held.places(), data.places(), "images"))
     exam = None if held_out is None else held_out.exam(config.examining)
     trained = train(
         model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
@@ -125,7 +115,16 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         HeldOut("samples", _some(sources, config), model, own, (), training),
         "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there",
     )
-    result = _result(trained, model, every, run.folder, data.left_out, [*notes, *left], config)
+    watched, remarks = watched_terms(every, run.folder, trained)
+    run.note(*left, *remarks, *flattery(trained))
+    names = sorted(one.name for one in every)
+    result = trained | {"model": model.join.kind, "objectives": names}
+    result |= {"left_out": data.left_out, "notes": run.notes}
+    if config.captions:
+        result["epoch_of"] = config.epoch_of
+    if watched:
+        result["watched"] = watched
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     result["guessing"] = parts
     result |= held_report(held_out)
 
@@ -133,7 +132,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         model.export(folder / "model")
         save_objectives(folder / "model", every)
 
-    return run.finish(result, save)
+    run.save(save)
+    return result
 
 
 def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:
@@ -145,49 +145,6 @@ def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) ->
         distilling=config.distilling,
         targeted=config.targeted,
     )
-
-
-def _result(
-    trained: dict[str, Any],
-    model: SingleStream,
-    objectives: Sequence[Objective],
-    folder: Path,
-    left_out: int,
-    notes: Sequence[str],
-    config: PretrainConfig,
-) -> dict[str, Any]:
-    """What is reported of a finished training, whose log is in `folder`; its notes are said, too."""
-    watched, remarks = watched_terms(objectives, folder, trained)
-    notes = [*notes, *remarks, *flattery(trained)]
-    say_notes(notes)
-    names = sorted(one.name for one in objectives)
-    result = trained | {"model": model.join.kind, "objectives": names}
-    result |= {"left_out": left_out, "notes": notes}
-    if config.captions:
-        result["epoch_of"] = config.epoch_of
-    if watched:
-        result["watched"] = watched
-    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    return result
-
-
-def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
-    inputs: dict[str, str | Path] = {
-        "student": config.student,
-        **manifests(config.regions.regions),
-        "data": config.data,
-        "partition": config.partition,
-        "eval_listing": config.eval_listing,
-        "images": config.regions.images,
-        "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.teacher, config.targeted),
-    }
-    for number, each in enumerate(_corpora(config)):
-        inputs[f"captions:{number}" if number else "captions"] = each.file
-    held = _held_files(config.eval_captions)
-    inputs |= {f"eval_captions:{number}": path for number, path in enumerate(held)}
-    texts = weighted_files(config.text, "--text")
-    return inputs | {f"text:{number}": each.file for number, each in enumerate(texts)}
 
 
 def _stores(

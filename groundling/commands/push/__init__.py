@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Nothing
 from groundling.settings.fields import Input, Settings, at_least, needed
 
 
@@ -30,4 +31,5 @@ COMMAND = Command(
     {"_own": PushConfig()},
     positional=("--run",),
     out=False,
+    leaves=Nothing(),
 )

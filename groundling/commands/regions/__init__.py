@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
     at_least,
+    flat,
     may_repeat,
 )
 from groundling.vision.settings import Extraction
+
+PATIENCE = timedelta(days=7)
+"""How long one process under torchrun waits for the shards of the others."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,35 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         raise InputError("regions: --also-detected adds to --boxes; without, leave it out")
 
 
+def inputs(config: RegionsConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    extraction = config.extraction
+    found: dict[str, str] = {"images": extraction.images}
+    found |= _numbered("boxes", extraction.boxes)
+    found |= _numbered("ids", config.ids)
+    found |= _numbered("ids_as", [told for told in config.ids_as if told.endswith(".json")])
+    if not config.imports:
+        found["detector"] = extraction.finding.detector
+        found["backbone"] = extraction.finding.backbone
+    # Tens of gigabytes are not worth hashing.
+    return found | _numbered(
+        "imports", [path for path in config.imports if not Path(path).is_file()]
+    )
+
+
+def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
+    """A run's inputs of one kind: the first by the kind's name, others with their number."""
+    return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
+
+
+def told(config: RegionsConfig) -> Mapping[str, object]:
+    """Settings on which results depend, and the bytes of files that are imported, in place of their hashes."""
+    settings = {one.name: vars(group)[one.name] for group, one in flat(config)}
+    del settings["processes"], settings["cpu"]
+    sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
+    return {**settings, **({"bytes": sizes} if sizes else {})}
+
+
 COMMAND = Command(
     "regions",
     "regions of your own images, or of others' region files, as a store",
@@ -55,4 +91,5 @@ COMMAND = Command(
     {"_own": RegionsConfig()},
     positional=("--images",),
     rules="groundling.commands.regions:check",
+    leaves=RunFolder(inputs, told=told, patience=PATIENCE),
 )

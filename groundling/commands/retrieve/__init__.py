@@ -8,6 +8,7 @@ from typing import Annotated
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import CaptionColumns
 
@@ -57,6 +58,17 @@ def check(config: RetrieveConfig, out: str | Path) -> None:
         raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
 
 
+def inputs(config: RetrieveConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {
+        "model": config.model,
+        "captions": config.captions,
+        "images": config.images,
+        "listing": config.listing,
+        "student": config.student,
+    }
+
+
 COMMAND = Command(
     "retrieve",
     "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
@@ -64,4 +76,6 @@ COMMAND = Command(
     {"_own": RetrieveConfig()},
     speaks=True,
     rules="groundling.commands.retrieve:check",
+    leaves=RunFolder(inputs),
+    shows="groundling.commands.retrieve.run:told",
 )

@@ -2,28 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from groundling.checks.inputs import check_inputs
 from groundling.checks.names import arm_of
-from groundling.command import Command
-from groundling.commands import adapt, data_partition, finetune, pretrain, regions
 from groundling.commands.sweep.parts import Sweep, references
 from groundling.commands.sweep.plan import Plan, missing
+from groundling.commands.sweep.settings import command_of, values_of
 from groundling.commands.sweep.steps import Step
 from groundling.core.errors import InputError
-from groundling.studies.clip_td.commands import DATA_SHIFT
-
-COMMANDS: Mapping[str, Command] = {
-    "adapt": adapt.COMMAND,
-    "pretrain": pretrain.COMMAND,
-    "finetune": finetune.COMMAND,
-    "regions": regions.COMMAND,
-    "partition": data_partition.COMMAND,
-    "shift": DATA_SHIFT,
-}
-"""Each command of a sweep."""
 
 
 def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
@@ -36,10 +24,9 @@ def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
                 f"{tuning.name} needs `data`, the folder of its official files, or your own file"
             )
     for step in steps:
-        config, training = step.settings
-        settings = [config] if training is None else [config, training]
         try:
-            COMMANDS[step.command].check_together([*settings, step.out])
+            values = values_of(step.settings, step.out)
+            command_of(step.command).check_together(values)
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None
     absent = missing(Plan(what, steps))

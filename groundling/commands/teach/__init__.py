@@ -8,6 +8,7 @@ from typing import Annotated
 
 from groundling.command import SHARED, Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import CaptionColumns
 from groundling.settings.training import Examining, TrainConfig, check_held
@@ -84,10 +85,22 @@ def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
         raise InputError("--eval-every: --untrained leaves no training to evaluate on the way")
 
 
+def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {
+        "captions": config.captions,
+        "images": config.images,
+        "start": config.start,
+        "eval_captions": config.eval_captions,
+        "eval_listing": config.eval_listing,
+    }
+
+
 COMMAND = Command(
     "teach",
     "train a small CLIP teacher on captioned images",
     "groundling.commands.teach.run:teach",
     {"_own": TeachConfig(), "_train": TEACHING, **SHARED},
     rules="groundling.commands.teach:check",
+    leaves=RunFolder(inputs, makes=["model"]),
 )

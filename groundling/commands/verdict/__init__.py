@@ -9,6 +9,7 @@ from typing import Annotated
 from groundling.command import Command
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
+from groundling.runs.leaves import Written
 from groundling.settings.fields import Input, Settings, may_repeat
 from groundling.stats.published import published
 
@@ -57,4 +58,5 @@ COMMAND = Command(
     {"_own": VerdictConfig()},
     speaks=True,
     rules="groundling.commands.verdict:check",
+    leaves=Written(),
 )

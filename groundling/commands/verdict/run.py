@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from groundling.commands.verdict import VerdictConfig, groups_of
-from groundling.commands.verdict import check as check_verdict
 from groundling.core.errors import InputError
+from groundling.runs.work import Work
 from groundling.stats.judging import are_comparable, collected_of, write_judged
 from groundling.stats.published import published
 
 
-def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
+def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
     """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
         InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
             that the control and another group have in common.
     """
-    check_verdict(config, out)
     groups = groups_of(config)
     beside = {}
     for text in config.published:
@@ -31,4 +29,4 @@ def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
         raise InputError(
             f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
         )
-    return write_judged(collected, out, print, beside)
+    return write_judged(collected, work.out, print, beside)

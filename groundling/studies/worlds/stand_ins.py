@@ -1,22 +1,28 @@
-"""Small stand-ins for the data and weights of a sweep's file, so that all of it can be run in a minute."""
+"""Small stand-ins for the data and weights of a sweep's file, so that all of it can be run in a minute.
+
+Those of data are a small rendered world's; of tasks of text its sentences, in the layouts of GLUE, SWAG and READ.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import csv
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import cycle, islice
 from pathlib import Path
 
 import torch
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
+from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.commands.sweep.miniature import LENGTH, SIDE, StandIns
 from groundling.commands.sweep.parts import Source, slug
+from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
+from groundling.core.forms import Classify, Form
 from groundling.core.keyed import seed_of
 from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import SeveralStores
@@ -27,8 +33,11 @@ from groundling.settings.fields import configured
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.text_stand_ins import TEXT_TASKS, write_text_task
 from groundling.studies.worlds.world import World
+from groundling.tasks import Task
+from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.readability import KAGGLE, READABILITY
+from groundling.tasks.swag import ENDINGS, REGULAR
 from groundling.tasks.vqa import questions
 from groundling.vision_language.end_to_end import end_to_end
 from groundling.vision_language.loading import join_to, load_student
@@ -61,6 +70,12 @@ DATA = {
 """Kinds of data that the rendered world has, and where `write_tasks` puts them."""
 JOINS = ("uniter", "visualbert", "vlbert")
 """Kinds of weights that are a tiny BERT with this join, not trained."""
+TEXT_TASKS: Mapping[str, Task] = {task.name: task for task in (*TASKS, REGULAR, READABILITY)}
+"""Kinds of data that are tasks of text, by name."""
+ROWS = 8
+"""Examples of a split."""
+PASSAGES = 40
+"""Of READ, whose ids decide which of them are held out."""
 
 
 def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
@@ -148,7 +163,7 @@ class _Shelf:
                 captions=str(self.world / DATA["captions"]),
                 images=str(self.world / DATA["images"]),
             )
-            teach(settings, replace(TEACHING, cpu=True), out)
+            TEACH(settings, replace(TEACHING, cpu=True), out)
         return out / "model"
 
     def store(self) -> Path:
@@ -163,7 +178,7 @@ class _Shelf:
                 whole=True,
                 cpu=True,
             )
-            regions(settings, out)
+            REGIONS(settings, out)
         return out
 
     def resnet(self) -> Path:
@@ -255,3 +270,49 @@ def _name_persons(vcr: Path) -> None:
     for path in [*vcr.glob("*.jsonl"), *vcr.glob("vcr1images/*/*.json")]:
         text = path.read_text(encoding="utf-8")
         write_whole(path, text.replace('["thing", "thing"]', '["person", "person"]'))
+
+
+def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
+    """A task's folder below `root`, written unless it is there, with labels that say nothing of the `sentences`."""
+    folder = root / name.replace("/", "-")
+    if folder.exists():
+        return folder
+    with whole_folder(root) as partial:
+        made = partial / folder.name
+        made.mkdir()
+        _write_task(TEXT_TASKS[name], cycle(sentences), made)
+    return folder
+
+
+def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
+    if isinstance(task.read, Reader):
+        for split in (task.train, *task.dev):
+            _write_glue(task.read, said, task.read.path(folder, split))
+    elif task is REGULAR:
+        for split in (task.train, *task.dev):
+            rows = [[*islice(said, 2 + len(ENDINGS)), number % 4] for number in range(ROWS)]
+            _write_csv(folder / f"{split}.csv", ["sent1", "sent2", *ENDINGS, "label"], rows)
+    else:
+        passages = [[f"p{number}", next(said), number / 10] for number in range(PASSAGES)]
+        _write_csv(folder / "train.csv", KAGGLE, passages)
+
+
+def _write_glue(reader: Reader, said: Iterator[str], path: Path) -> None:
+    columns = reader.headless or (*reader.texts, reader.label)
+    lines = [] if reader.headless else ["\t".join(columns)]
+    for number in range(ROWS):
+        row = dict.fromkeys(columns, "-")
+        row |= {name: next(said) for name in reader.texts}
+        row[reader.label] = _label(reader.form, number)
+        lines.append("\t".join(row[name] for name in columns))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _label(form: Form, number: int) -> str:
+    labels = form.labels if isinstance(form, Classify) else [str(value / 2) for value in range(10)]
+    return labels[number % len(labels)]
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])

@@ -27,7 +27,7 @@ from groundling.core.batch import Batch, Example, Row, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.core.keyed import generator
-from groundling.data.corpora.corpora import corpus
+from groundling.data.corpora.files import corpus
 from groundling.data.samples import TextSamples, thinned
 from groundling.data.text.words import spans, stop_words
 from groundling.models.attention import AttentionMap, Place

@@ -24,7 +24,6 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Wanted, caption_lines
-from groundling.data.corpora.corpora import CHUNK
 from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend
 from groundling.data.text.words import spans, stop_words

@@ -12,8 +12,8 @@ import toys
 from builders.attention import TEXT, content_of
 
 import groundling
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Example, collate
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.saved_heads import load_head, save_heads

@@ -19,8 +19,8 @@ from scipy import stats
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Batch, Example, Row, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress

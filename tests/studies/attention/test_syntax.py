@@ -36,8 +36,9 @@ from groundling.studies.attention.syntax import (
     matched,
     questions,
 )
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions, read_caption
 
 BOX = np.array([[0.0, 0, 50, 50]])

@@ -25,8 +25,8 @@ from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
 import groundling.prediction.matching
 from groundling.cli import main
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.clusters import kmeans_1d

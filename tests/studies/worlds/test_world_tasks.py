@@ -21,12 +21,12 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import read_captions
 from groundling.settings.fields import configured
-from groundling.studies.worlds.commands import TasksConfig
+from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
-from groundling.studies.worlds.drawing import stamp
 from groundling.studies.worlds.language import ATTRIBUTES
 from groundling.studies.worlds.render import render_tasks, render_world
-from groundling.studies.worlds.rendered import DEV_IMAGES, Scene, Thing, World, WorldConfig
+from groundling.studies.worlds.scenes import Scene, Thing, stamp
+from groundling.studies.worlds.world import World
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE
@@ -441,7 +441,7 @@ def test_a_worlds_settings_import_nothing_heavy() -> None:
     )
     for module, heavy in (
         ("settings.fields", ""),
-        ("studies.worlds.rendered", "PIL"),
+        ("studies.worlds.world", "PIL"),
         ("studies.worlds.render", "PIL"),
     ):
         done = subprocess.run(

@@ -46,7 +46,7 @@ def question(name: str) -> Task:
         TRUE_FALSE,
         read,
         metrics=(ACCURACY,),
-        source="groundling.studies.worlds.rendered",
+        source="groundling.studies.worlds.world",
         dev=("test",),
         file=file,
     )
