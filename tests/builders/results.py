@@ -35,3 +35,7 @@ def write_runs(
             json.dumps({"seed": seed, "task": task, "metrics": [metric], "splits": ["dev"]})
         )
     return folder
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -6,10 +6,13 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import homes
 import numpy as np
 import pytest
 from builders.results import both, write_runs
+from homes import put
 from scipy import stats
 
 from groundling.cli import main
@@ -29,15 +32,7 @@ from groundling.core.metrics import (
 from groundling.stats.finished_runs import collect, read_predictions
 from groundling.stats.judging import judge_folders
 from groundling.stats.published import published as reported
-from groundling.stats.verdict import (
-    Runs,
-    bootstrap,
-    decide,
-    holm,
-    judge,
-    permutation,
-    power,
-)
+from groundling.stats.verdict import Runs, bootstrap, decide, holm, judge, permutation, power
 
 
 def runs(
@@ -519,3 +514,16 @@ def test_empty_folders_and_names_given_twice(
     write_runs(twice / "y", both(0.0)[0])
     with pytest.raises(InputError, match=r"seed 0 of glue/rte is also in"):
         collect("twice", twice)
+
+
+def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(here: Path, capsys: Any) -> None:
+    for run, task in (("a", "glue/rte"), ("b", "glue/rte"), ("c", "glue/mrpc")):
+        rows = [{"id": f"{n}", "prediction": n % 2, "label": 1.0} for n in range(6)]
+        put(here / run / "seed-0/predictions_dev.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+        done = {"seed": 0, "task": task, "metrics": ["accuracy"], "splits": ["dev"]}
+        put(here / run / "seed-0/result.json", json.dumps(done))
+    assert main(["verdict", "--runs", "a", "b", "--out", "judged"]) == 0
+    before = homes.digests(here / "judged")
+    assert main(["verdict", "--runs", "a", "c", "--out", "judged"]) == 2
+    assert "nothing is judged" in capsys.readouterr().err
+    assert homes.digests(here / "judged") == before

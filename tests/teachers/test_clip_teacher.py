@@ -20,12 +20,7 @@ from builders.photos import image
 from builders.regions import store
 from homes import Killed, digests, put
 from PIL import Image
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    CLIPImageProcessorPil,
-    SiglipImageProcessorPil,
-)
+from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
 from groundling.cli import main
 from groundling.commands.adapt import COMMAND as adapt

@@ -26,12 +26,7 @@ from groundling.data.regions.paired import RegionSamples
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.data.shards import Part
-from groundling.models.attention import (
-    AttentionMap,
-    Places,
-    places_of_regions,
-    places_of_text,
-)
+from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
 from groundling.studies.attention.grounding import (
     Facts,
     Grounding,

@@ -28,14 +28,7 @@ from groundling.data.text.parses import ROOT, Parse, Word, aligned, parses_by, r
 from groundling.studies.attention.dependencies import Scheme, relabelled
 from groundling.studies.attention.grounding import State
 from groundling.studies.attention.passes import Look, stream
-from groundling.studies.attention.syntax import (
-    TABLE_2,
-    Arcs,
-    Parsed,
-    arcs_of,
-    matched,
-    questions,
-)
+from groundling.studies.attention.syntax import TABLE_2, Arcs, Parsed, arcs_of, matched, questions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
