@@ -95,7 +95,7 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
 HOLDS = """
 import os, sys
 from pathlib import Path
-from groundling.runs import hold
+from groundling.runs.folder import hold
 held = hold(Path(sys.argv[1]))
 os.write(1, b"held\\n" if os.fork() else b"forked\\n")
 sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent
