@@ -16,8 +16,8 @@ import homes
 import numpy as np
 import pytest
 import toys
+from builders.attention import HEADS, LAYERS, Told, samples_of
 from homes import put
-from test_heads import HEADS, LAYERS, Told, samples_of
 
 from groundling.cli import main
 from groundling.core.errors import InputError
@@ -36,6 +36,8 @@ from groundling.studies.attention.syntax import (
     matched,
     questions,
 )
+from groundling.studies.attention.passes import Look, stream
+from groundling.studies.attention.syntax import TABLE_2, Arcs, Parsed, arcs_of, matched, questions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
