@@ -8,7 +8,6 @@ from PIL import Image
 
 from groundling.check import images as module
 from groundling.check.folder import check
-from groundling.check.places import Report
 from groundling.data.captions.captions import Captions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World

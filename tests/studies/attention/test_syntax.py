@@ -36,8 +36,6 @@ from groundling.studies.attention.syntax import (
     matched,
     questions,
 )
-from groundling.studies.attention.passes import Look, stream
-from groundling.studies.attention.syntax import TABLE_2, Arcs, Parsed, arcs_of, matched, questions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
