@@ -20,8 +20,9 @@ from groundling.core.batch import Sample
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.pictures import Mirrored
 from groundling.data.samples import Samples
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 __all__ = ["models"]
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")

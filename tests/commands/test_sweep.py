@@ -10,7 +10,7 @@ from pathlib import Path
 import homes
 import pytest
 import torch
-from homes import STEPS
+from homes import STEPS, put
 from safetensors.torch import load_file
 
 from groundling.cli import main
@@ -491,3 +491,10 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
         InputError, match="--label answer makes a task of your own file; leave it or --tasks out"
     ):
         compare(changed(config, tasks=("glue/rte",)), settings, one, one, "out")
+
+
+def test_e14_a_sweep_with_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
+    for damage in ("9" * 5000, "[" * 10**4):
+        path = put(tmp_path / "s.toml", f"seeds = {damage}\n")
+        with pytest.raises(InputError, match=r"s.toml: a number of too many digits, or nested"):
+            read_sweep(path)

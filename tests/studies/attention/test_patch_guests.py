@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.regions import store
 from homes import put
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from test_pretrain import store
 from torch import Tensor
 from transformers import (
     CLIPImageProcessorPil,
