@@ -209,7 +209,7 @@ def test_clip_is_asked_once_and_never_trained(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Counter[str]()
-    real = teachers.Towers.pictures
+    real = teachers.FrozenClip.pictures
 
     def pictures(self: Any, batch: Batch, names: Any) -> Any:
         asked.update(dict.fromkeys(names, 1))
@@ -218,7 +218,7 @@ def test_clip_is_asked_once_and_never_trained(
         assert not any(p.requires_grad for p in (*self.image.parameters(), *self.text.parameters()))
         return real(self, batch, names)
 
-    monkeypatch.setattr(teachers.Towers, "pictures", pictures)
+    monkeypatch.setattr(teachers.FrozenClip, "pictures", pictures)
     finetune(over(place, seeds=2, teacher_cache=str(tmp_path / "kept")), BRIEF, tmp_path / "out")
     assert len(asked) == 3 and set(asked.values()) == {1}, "training and evaluation share pictures"
     assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [

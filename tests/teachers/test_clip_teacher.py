@@ -48,11 +48,11 @@ from groundling.models.task_heads import Reading
 from groundling.objectives import Given, Objective
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
-from groundling.teachers import kept, said
+from groundling.teachers import add_features, cache, loading
+from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import FEATURES, Anchors, ClipTeacher, text_of
-from groundling.teachers.taught import Taught
-from groundling.training import teaching
-from groundling.training.teaching import Classroom, load_clip_teacher
+from groundling.teachers.dataset import TeacherDataset, TeacherSet
+from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import MaskedAnswer
 
 TEXTS = [
@@ -130,9 +130,9 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
     """Everything in one batch, as training has it."""
     batch = collate(taught.get(range(len(taught)), [generator(0)] * len(taught)))
     for one in teachers:
-        batch, doubts = said(one, batch)
-        for doubt in doubts:
-            doubt.settle(float(doubt.number))
+        batch, checks = add_features(one, batch)
+        for check in checks:
+            check.settle(float(check.number))
     return batch
 
 
@@ -141,7 +141,7 @@ def kept_and_live(one: ClipTeacher, some: Sequence[Example], folder: Path) -> tu
 
 
 def wrapped(one: ClipTeacher, some: Sequence[Example], folder: Path, limit: float = 1.0) -> Batch:
-    return by_row(*Classroom([one], limit, folder).wrap(samples(some)))
+    return by_row(*TeacherSet([one], FeatureCache(folder, limit)).wrap(samples(some)))
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> None:
@@ -234,7 +234,9 @@ def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
     # methods A2: a candidate has a piece on both sides after truncation
     def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
         short = TextSamples(examples(), TextInput(homes.words(), length))
-        return by_row(*Classroom([teacher(place, **changes)], limit, folder).wrap(short))
+        return by_row(
+            *TeacherSet([teacher(place, **changes)], FeatureCache(folder, limit)).wrap(short)
+        )
 
     def words(batch: Batch, row: int) -> set[int]:
         return set(batch.text.word[row].tolist())
@@ -454,7 +456,7 @@ class Reads:
 def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
     reads = Reads(monkeypatch)
     one = teacher(place, wants=["clip_image", "clip_text"])
-    room = Classroom([one], 1.0, tmp_path)
+    room = TeacherSet([one], FeatureCache(tmp_path))
     taught, live = room.wrap(samples(examples()))
     assert not live and reads.seen == {"pictures": 4, "texts": 5}
     assert len(ShardStore(tmp_path / "clip_images")) == 4
@@ -463,13 +465,13 @@ def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
     assert reads.seen == {"pictures": 4, "texts": 5}
     # more data, another process: what is there already is not read again
     more = [*examples(), Example("new", "a new text", images=("some/0",))]
-    Classroom([teacher(place, wants=["clip_image", "clip_text"])], 1.0, tmp_path).wrap(
+    TeacherSet([teacher(place, wants=["clip_image", "clip_text"])], FeatureCache(tmp_path)).wrap(
         samples(more)
     )
     assert reads.seen == {"pictures": 4, "texts": 6}
     assert by_row(taught).features["clip_text"].shape == (6, 24)
     reads.seen.clear()
-    live = Classroom([one], 0.0)
+    live = TeacherSet([one])
     by_row(*live.wrap(samples(choices())))
     assert reads.seen["pictures"] == 3, "four choices share a picture"
 
@@ -479,17 +481,17 @@ def test_an_images_contents_are_its_identity(place, tmp_path):
     shutil.copytree(place / "photos", photos)
     one = {"wants": ["clip_image"], "teacher_images": str(photos)}
     before = by_row(
-        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+        *TeacherSet([teacher(place, **one)], FeatureCache(tmp_path / "c")).wrap(samples(examples()))
     )
     shutil.copy(photos / "some/2.png", photos / "some/0.png")
     after = by_row(
-        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+        *TeacherSet([teacher(place, **one)], FeatureCache(tmp_path / "c")).wrap(samples(examples()))
     )
     assert torch.equal(after.features["clip_image"][0], before.features["clip_image"][2])
 
 
 def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
-    room = Classroom([teacher(place)], 1.0, tmp_path)
+    room = TeacherSet([teacher(place)], FeatureCache(tmp_path))
     taught, _ = room.wrap(samples(examples()))
     row = taught.get([0])[0]
     for name in ("clip_words", "clip_word"):
@@ -534,13 +536,13 @@ def test_a_scorer_of_texts_does_not_hide_what_the_towers_cut(place, tmp_path):
 
 def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
     """A process that keeps some records, each its id's number, in shards of two, slowly."""
-    kept.SHARD = 2
+    cache.SHARD = 2
 
     def make(some: Sequence[str]) -> list[Record]:
         time.sleep(0.3)
         return [Record(one, {"number": np.full(2, int(one), np.float32)}) for one in some]
 
-    disk = kept.OnDisk(folder, {"key": 1})
+    disk = cache.OnDisk(folder, {"key": 1})
     disk.fill(ids, make, "features")
     told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
 
@@ -561,14 +563,14 @@ def test_two_runs_add_to_one_folder_one_after_the_other(processes, tmp_path):
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD", 2)
+    monkeypatch.setattr(cache, "SHARD", 2)
     many = [
         Example(f"m{n}", text, images=(f"some/{n % 4}",))
         for n, text in enumerate(toys.sentences()[:9])
     ]
-    Classroom([teacher(place)], 1.0, tmp_path / "whole").wrap(samples(many))
+    TeacherSet([teacher(place)], FeatureCache(tmp_path / "whole")).wrap(samples(many))
     whole = digests(tmp_path / "whole")
-    written = kept.ShardWriter.write
+    written = cache.ShardWriter.write
     for at in (1, 2, 5, 9):
         calls = Counter()
 
@@ -581,30 +583,30 @@ def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):
 
         cut = tmp_path / f"cut{at}"
         with monkeypatch.context() as patch:
-            patch.setattr(kept.ShardWriter, "write", dies)
+            patch.setattr(cache.ShardWriter, "write", dies)
             with pytest.raises(Killed):
-                Classroom([teacher(place)], 1.0, cut).wrap(samples(many))
+                TeacherSet([teacher(place)], FeatureCache(cut)).wrap(samples(many))
         reads = Reads(monkeypatch)
-        Classroom([teacher(place)], 1.0, cut).wrap(samples(many))
+        TeacherSet([teacher(place)], FeatureCache(cut)).wrap(samples(many))
         assert reads.seen["pictures"] == max(0, 4 - 2 * (at - 1))
         found = {name: one for name, one in digests(cut).items() if "partial" not in name}
         assert found == whole
 
 
 def test_shards_that_another_rank_did_not_write_are_filled(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD", 2)
+    monkeypatch.setattr(cache, "SHARD", 2)
     one = {"wants": ["clip_text"]}
     some = [Example(f"m{n}", text) for n, text in enumerate(toys.sentences()[:9])]
-    Taught(samples(some), teacher(place, **one), folder=tmp_path / "whole")
+    TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "whole"))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
     for path in (tmp_path / "cut").glob("*00001*"):
         path.unlink()
     (tmp_path / "cut/manifest.json").unlink()
-    few = Taught(samples(some[:2]), teacher(place, **one), folder=shutil.copytree(
+    few = TeacherDataset(samples(some[:2]), teacher(place, **one), FeatureCache(shutil.copytree(
         tmp_path / "cut", tmp_path / "few"
-    ))  # fmt: skip
+    )))  # fmt: skip
     assert len(few) == 2 and len(ShardStore(tmp_path / "few")) == 7
-    Taught(samples(some), teacher(place, **one), folder=tmp_path / "cut")
+    TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "cut"))
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
 
 
@@ -620,7 +622,9 @@ def changed_processor(place: Path, folder: Path) -> Path:
 
 def test_a_cache_of_something_else_is_refused_by_what_differs(place, tmp_path):
     def wrap(**changes: object) -> None:
-        Classroom([teacher(place, **changes)], 1.0, tmp_path / "c").wrap(samples(examples()))
+        TeacherSet([teacher(place, **changes)], FeatureCache(tmp_path / "c")).wrap(
+            samples(examples())
+        )
 
     wrap()
     wrap(teacher_images=str(place / "photos" / ".." / "photos"))
@@ -651,7 +655,7 @@ def test_damaged_features_give_one_line(place, tmp_path):
         damaged = shutil.copytree(tmp_path / "clip_texts", tmp_path / name / str(len(content)))
         put(damaged / name, content)
         with pytest.raises(InputError, match=name) as caught:
-            by_row(Taught(samples(examples()), one.parts()[1], folder=damaged))
+            by_row(TeacherDataset(samples(examples()), one.parts()[1], FeatureCache(damaged)))
         assert "\n" not in str(caught.value)
 
 
@@ -663,7 +667,7 @@ def flipped(path: Path) -> None:
 
 
 def test_a_flipped_bit_of_kept_features_is_noticed_and_computed_anew(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD", 2)
+    monkeypatch.setattr(cache, "SHARD", 2)
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
     whole = digests(tmp_path)
@@ -690,9 +694,9 @@ def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
     hashed: list[Path] = []
-    told = kept.changed
+    told = cache.changed
     monkeypatch.setattr(
-        kept, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
+        cache, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
     )
     for _ in range(3):  # as of several splits and seeds
         wrapped(one, examples(), tmp_path)
@@ -730,7 +734,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
     CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)
     one = load_clip_teacher(str(wrong), ["clip_image"], options(place), None)
     with pytest.raises(InputError, match=r"but the tower reads \(3, 16, 16\); mend preprocessor"):
-        Taught(samples(examples()), one)
+        TeacherDataset(samples(examples()), one, FeatureCache())
     for wants, form in ((["clip_confidence"], None), (["clip_confidence"], object())):
         with pytest.raises(InputError, match="no answers of which a teacher could be sure"):
             teacher(place, wants=wants, form=form)
@@ -821,9 +825,9 @@ BRIEF = replace(homes.STEPS, batch=4)
 def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypatch):
     reads = Reads(monkeypatch)
     made = Counter()
-    load = teaching.load_clip_teacher
+    load = loading.load_clip_teacher
     monkeypatch.setattr(
-        teaching, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
+        loading, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
     )
     result = finetune(changed(tune, seeds=2), BRIEF, tmp_path / "run")
     assert result["seeds"] == [0, 1] and made["teacher"] == 1

@@ -21,7 +21,7 @@ from groundling.commands.finetune.baselines import (
 )
 from groundling.commands.finetune.description import described_of
 from groundling.commands.finetune.exam import check_exam, exam_of
-from groundling.commands.finetune.model import head_of, student_of
+from groundling.commands.finetune.model import head_of, student_of, text_encoder_of
 from groundling.commands.finetune.result import about, mixed, summary
 from groundling.commands.finetune.samples import (
     lacking,
@@ -40,7 +40,14 @@ from groundling.models.folders import is_adapter
 from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_layer
-from groundling.objectives import Given, Objective
+from groundling.objectives import Given, Objective, Vocabulary
+from groundling.objectives.making import (
+    Settings,
+    fewer_negatives,
+    make_objectives,
+    save_objectives,
+    unread,
+)
 from groundling.objectives.supervised import Supervised
 from groundling.runs.run import Run, ended, say_notes, write_result
 from groundling.settings.training import TrainConfig
@@ -49,24 +56,13 @@ from groundling.tasks import Task
 from groundling.tasks.beside import with_others
 from groundling.tasks.examples import Splits, read_splits, task_of, trained_on
 from groundling.tasks.table import OwnReader, own_notes
+from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.loading import adapter_teacher_set, load_teacher_set, teacher_inputs
 from groundling.training.evaluation import Scores, evaluate, scored, write_answers
 from groundling.training.held_out import flattery
+from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.training.teaching import (
-    Classroom,
-    base_room,
-    classroom,
-    fewer_negatives,
-    inner_step,
-    make_objectives,
-    save_objectives,
-    teacher_inputs,
-    text_encoder_of,
-    unread,
-    vocabulary,
-    watched_terms,
-    with_teachers,
-)
+from groundling.training.watched import watched_terms
 from groundling.vision_language.loading import design_of
 from groundling.vision_language.single_stream import SingleStream
 
@@ -96,11 +92,17 @@ def finetune(
     notes += task.same_files(Path(config.data))
     notes += precision_note(config.model) if config.save_model and not config.kind else []
     if config.adapting.adapter == "none" and not is_adapter(config.model):
-        notes += unread(config, config.objectives, config.inner)
+        groups: list[Settings] = [
+            config.masking,
+            config.distilling,
+            config.targeted,
+            config.adversarial,
+        ]
+        notes += unread(groups, config.objectives, config.inner)
     notes += [f"{split} was learned from: its scores are not of held-out data" for split in learned]
     say_notes(notes)
     splits: dict[str, list[Example]] = {}
-    room: Classroom | None = None  # its teachers are the same for all seeds
+    teacher_set: TeacherSet | None = None  # its teachers are the same for all seeds
     runs = []
     for seed in range(training.seed, training.seed + config.seeds):
         folder = run.folder / f"seed-{seed}"
@@ -109,9 +111,13 @@ def finetune(
         if done is None:
             splits = splits or read_splits(task, config)
             student = student_of(config, seed, task, shelf)
-            room = room or _room(student, task, config, run, training.seed, shelf)
+            teacher_set = teacher_set or _teacher_set(
+                student, task, config, run, training.seed, shelf
+            )
             training_of_seed = replace(training, seed=seed)
-            done = one_run(student, task, splits, training_of_seed, folder, config, room, shelf)
+            done = one_run(
+                student, task, splits, training_of_seed, folder, config, teacher_set, shelf
+            )
         runs.append(done)
     if not splits:
         made = [run.folder / f"seed-{done['seed']}" / "model" for done in runs]
@@ -160,23 +166,24 @@ def one_run(
     training: TrainConfig,
     folder: Path,
     config: FinetuneConfig,
-    room: Classroom | None = None,
+    teacher_set: TeacherSet | None = None,
     shelf: Shelf | None = None,
 ) -> dict[str, Any]:
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric.
 
-    `room`: the teachers of the objectives beside the task's own; without one there are none. `shelf`: the stores of
-    regions, opened; without one those of `config` are opened.
+    `teacher_set`: the teachers of the objectives beside the task's own; without one there are none. `shelf`: the stores
+    of regions, opened; without one those of `config` are opened.
     """
-    room = room or Classroom()
+    teacher_set = teacher_set or TeacherSet()
     shelf = shelf or shelf_of(config, task)
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = head_of(student, task, splits, config)
     loss = "" if config.head_loss == "paper" else config.head_loss
     objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    samples, teachers = samples_of(splits, head, student, task, config, room, shelf)
-    given = with_teachers(_given(student, task, config, objective.form, shelf), room)
+    samples, teachers = samples_of(splits, head, student, task, config, teacher_set, shelf)
+    given = _given(student, task, config, objective.form, shelf)
+    given = replace(given, sizes=teacher_set.sizes(given.sizes))
     objectives = [objective, *_beside(student, task, given, config, training.seed)]
     notes = lacking(head, student, task, config, shelf) + fewer_negatives(objectives, training)
     say_notes(notes)
@@ -240,14 +247,16 @@ def _evaluated(
     return answers
 
 
-def _room(
+def _teacher_set(
     student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int, shelf: Shelf
-) -> Classroom:
+) -> TeacherSet:
     """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
     if isinstance(student, ClipAdapter):
-        return base_room(student.base, config.targeted, run.state.device, run.folder)
+        return adapter_teacher_set(student.base, config.targeted, run.state.device, run.folder)
     given = _given(student, task, config, task.form, shelf)
-    return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
+    return load_teacher_set(
+        config.teacher, config.objectives, given, run.state.device, run.folder, seed
+    )
 
 
 def _given(student: Student, task: Task, config: FinetuneConfig, form: Form, shelf: Shelf) -> Given:
@@ -255,7 +264,7 @@ def _given(student: Student, task: Task, config: FinetuneConfig, form: Form, she
     text = text_encoder_of(student)
     return Given(
         sizes_with_classes(student, task, config, shelf),
-        vocabulary(text) if text is not None and config.objectives else None,
+        Vocabulary.of(text.tokenizer) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,
         targeted=config.targeted,

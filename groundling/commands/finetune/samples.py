@@ -25,8 +25,8 @@ from groundling.objectives import Objective
 from groundling.tasks import Task
 from groundling.tasks.examples import Splits
 from groundling.teachers import Teacher
+from groundling.teachers.dataset import TeacherSet
 from groundling.training.feed import Source
-from groundling.training.teaching import Classroom
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import seeing_of
 from groundling.vision_language.single_stream import SingleStream
@@ -48,25 +48,25 @@ def samples_of(
     student: Student,
     task: Task,
     config: FinetuneConfig,
-    room: Classroom,
+    teacher_set: TeacherSet,
     shelf: Shelf,
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop."""
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
-    samples, teachers = _taught(asked, student, task, config, room)
+    samples, teachers = _taught(asked, student, task, config, teacher_set)
     samples = _with_regions(samples, student, task, config, shelf, head.apart)
     if config.pixels.flip and _looks(student, config):
         mirror = samples
         if head.turns_words:
             turned = {task.train: _of_mirrored(asked[task.train], task.form)}
-            mirror, _ = _taught(turned, student, task, config, room)
+            mirror, _ = _taught(turned, student, task, config, teacher_set)
             mirror = _with_regions(mirror, student, task, config, shelf, head.apart)
         samples[task.train] = Mirrored(samples[task.train], mirror[task.train])
     return samples, teachers
 
 
 def _taught(
-    splits: Splits, student: Student, task: Task, config: FinetuneConfig, room: Classroom
+    splits: Splits, student: Student, task: Task, config: FinetuneConfig, teacher_set: TeacherSet
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Texts of every split, and the teachers to be asked in the loop.
 
@@ -77,7 +77,7 @@ def _taught(
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
     taught = samples if isinstance(student, ClipAdapter) else [task.train]
-    wrapped = {split: room.wrap(samples[split]) for split in taught}
+    wrapped = {split: teacher_set.wrap(samples[split]) for split in taught}
     samples |= {split: some for split, (some, _) in wrapped.items()}
     _, teachers = wrapped[task.train]
     return samples, teachers

@@ -17,8 +17,8 @@ from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captioned, Captions, joined, keep_listed
 from groundling.data.captions.images import find_images, with_store_ids
 from groundling.data.regions.pictures import decodable
-from groundling.data.samples import Samples, TextSamples
-from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.data.samples import TextSamples
+from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.prediction.sentences import reads, sentence_vectors
@@ -38,11 +38,10 @@ from groundling.stats.retrieval import (
     recall,
 )
 from groundling.teachers import Teacher
+from groundling.teachers.cache import FeatureCache, cache_folder
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_text import ClipSentences
-from groundling.teachers.taught import Taught, each_of
-from groundling.teachers.towers import Towers
-from groundling.training.teaching import place_of_features
+from groundling.teachers.dataset import TeacherSet, each_of
+from groundling.teachers.text import ClipSentences
 
 WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
 """Directions as tables call them."""
@@ -90,14 +89,14 @@ def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
     # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
     captioned, left_out = _captioned(config)
     image = load_clip_image(config.model)
-    towers = Towers(image, None)
+    clip = FrozenClip(image, None)
     student = _student(config, image.width)
     run = Run(out, "retrieve", asdict(config), _inputs(config), config.cpu)
     result = run.result
-    cache = place_of_features(config.teacher_cache, run.folder)
+    cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
     if result is None:
-        towers.to(run.state.device)
-        gallery = _gallery(captioned, towers, config.images, cache)
+        clip.to(run.state.device)
+        gallery = _gallery(captioned, clip, config.images, cache)
         read, told = _texts(gallery.texts, student, config, run.state.device, cache)
         head: dict[str, Any] = {"images": len(captioned), **left_out}
         head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
@@ -181,13 +180,13 @@ def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]
     return texts, left_out | ({"notes": notes} if notes else {})
 
 
-def _gallery(captioned: Sequence[Captioned], towers: Towers, folder: str, cache: Path) -> Gallery:
+def _gallery(
+    captioned: Sequence[Captioned], clip: FrozenClip, folder: str, cache: FeatureCache
+) -> Gallery:
     """The images with their embeddings; raises InputError if one is no image, or shares its name with another."""
-    teacher = ClipTeacher(towers, ("clip_image",), Targeted(teacher_images=folder))
-    (part,) = teacher.parts()
+    teacher = ClipTeacher(clip, ("clip_image",), Targeted(teacher_images=folder))
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
-    teacher.fit(TextSamples(examples, None))
-    pictures, _ = _features(examples, part, "clip_image", cache / part.name)
+    pictures, _ = _features(examples, teacher, "clip_image", cache)
     first = np.cumsum([0, *(len(image.captions) for image in captioned)])
     return Gallery(captioned, first, pictures)
 
@@ -197,12 +196,12 @@ def _texts(
     student: SentenceEncoder | None,
     config: RetrieveConfig,
     device: torch.device,
-    cache: Path,
+    cache: FeatureCache,
 ) -> tuple[dict[str, Read], dict[str, dict[str, Any]]]:
     """The texts as each side reads them, and how long a text it can read."""
     own = ClipSentences(*load_clip_text(config.model), max_windows=config.windows)
     own.to(device)
-    read = {"model": _own_texts(texts, own, cache / own.name)}
+    read = {"model": _own_texts(texts, own, cache)}
     told = {"model": {"window": own.windows.limit, "windows": config.windows}}
     if student is not None:
         student.text.to(device)
@@ -211,19 +210,19 @@ def _texts(
     return read, told
 
 
-def _own_texts(texts: Sequence[str], teacher: ClipSentences, folder: Path) -> Read:
+def _own_texts(texts: Sequence[str], teacher: ClipSentences, cache: FeatureCache) -> Read:
     """Texts as the model's own text side reads them."""
     examples = [Example(str(number), text) for number, text in enumerate(texts)]
-    vectors, dropped = _features(examples, teacher, "sentence", folder)
+    vectors, dropped = _features(examples, teacher, "sentence", cache)
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
     return Read(vectors / np.maximum(norm, 1e-12), dropped)
 
 
 def _features(
-    examples: Sequence[Example], teacher: Teacher, name: str, folder: Path
+    examples: Sequence[Example], teacher: Teacher, name: str, cache: FeatureCache
 ) -> tuple[np.ndarray, np.ndarray]:
     """A teacher's feature (N, E) of every example, computed once and kept, and what was cut off each, (N,)."""
-    samples: Samples = Taught(TextSamples(examples, None), teacher, folder=folder)
+    samples, _ = TeacherSet([teacher], cache).wrap(TextSamples(examples, None))
     each = [(sample.features[name], sample.dropped) for sample in each_of(samples)]
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
 

@@ -14,7 +14,7 @@ import torch
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
 from groundling.data.samples import Changed, Samples, thinned
-from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.clip import load_frozen_clip
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run, say_notes
 from groundling.settings.objectives import Targeted
@@ -49,8 +49,7 @@ from groundling.studies.attention.passes import Consumer, Look, Pass, partners
 from groundling.studies.attention.settings import Attending
 from groundling.studies.attention.subjects import Subject, examples_of, reads_pixels, subject_of
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.towers import Towers
-from groundling.training.teaching import teacher_inputs
+from groundling.teachers.loading import teacher_inputs
 from groundling.vision_language.single_stream import SingleStream
 
 COMPLETE = 0.05
@@ -421,11 +420,13 @@ class _Words:
     def _teacher(self, samples: Samples) -> ClipTeacher:
         config = self.whole.config
         source = config.teacher
-        towers = Towers(load_clip_image(source), *load_clip_text(source))
+        clip = load_frozen_clip(source)
         options = Targeted(
             teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
         )
-        return ClipTeacher(towers, {"clip_words"}, options).to(self.whole.device).fit(samples)
+        teacher = ClipTeacher(clip, {"clip_words"}, options)
+        teacher.to(self.whole.device).fit(samples)
+        return teacher
 
 
 def _attention_of_words(model: _Model, worths: Sequence[selected_words.Worth]) -> list[np.ndarray]:

@@ -23,6 +23,7 @@ from groundling.studies.clip_td.zero_shot_rules import finite, same_for_same
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
 from groundling.studies.knowledge.winoground_data import FILE, Winoground, read_winoground
+from groundling.teachers.cache import FeatureCache
 from groundling.vision_language.loading import is_single_stream
 
 ALL = "all"
@@ -100,7 +101,7 @@ def _found(
     if config.regions and (source == config.model or is_single_stream(source)):
         match = ByMatchHead(replace(config, model=source), _stores(config), device)
     else:
-        match = ByCosine(source, _images(config), device, kept)
+        match = ByCosine(source, _images(config), device, FeatureCache(kept))
     scores, cut = _scores(examples, match)
     told = {"model": source, "measure": match.measure, "cut_captions": cut}
     return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))

@@ -259,13 +259,13 @@ def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
 
 def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    embedded = groundling.prediction.matching.Towers.embedded
+    embedded = groundling.models.clip.FrozenClip.embedded
 
     def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
         read.append(len(rows))
         return embedded(self, rows, batch)
 
-    monkeypatch.setattr(groundling.prediction.matching.Towers, "embedded", counted)
+    monkeypatch.setattr(groundling.models.clip.FrozenClip, "embedded", counted)
     zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
     assert read == [3]
     config = settings(place, "vqa", split="val", most_questions=2)
