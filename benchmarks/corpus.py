@@ -78,7 +78,7 @@ def with_groundling(text: Path, form: str, processes: int, folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     from groundling.data.corpora import prepared
-    from groundling.data.corpora.samples import corpus_samples
+    from groundling.data.corpora.prepared import corpus_samples
     from groundling.data.samples import TextInput
 
     prepared.cores = lambda: processes
@@ -122,7 +122,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from groundling.data.corpora.samples import corpus_samples
+    from groundling.data.corpora.prepared import corpus_samples
     from groundling.data.samples import TextInput
     from groundling.models.text import TextEncoder
     from groundling.objectives.masked_lm import MaskedLM
@@ -186,7 +186,7 @@ def child(options: argparse.Namespace) -> None:
         return
     import datasets  # noqa: F401  (libraries count for neither way)
 
-    import groundling.data.corpora.samples  # noqa: F401
+    import groundling.data.corpora.prepared  # noqa: F401
 
     before = processor_seconds()
     began = time.perf_counter()

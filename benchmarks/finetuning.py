@@ -30,8 +30,8 @@ LABELS = ("entailment", "not_entailment")
 
 def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     """Seconds and dev accuracy of `finetune`."""
+    from groundling.commands.finetune import COMMAND as finetune
     from groundling.commands.finetune import FinetuneConfig
-    from groundling.commands.finetune.run import finetune
     from groundling.settings.training import TrainConfig
 
     training = TrainConfig(

@@ -30,9 +30,9 @@ from groundling.core.keyed import generator
 from groundling.data.regions.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
-from groundling.studies.attention.entities import Grounding, Phrase
-from groundling.studies.attention.modality_measures import Drawn as intervals
-from groundling.studies.attention.modality_measures import Importance
+from groundling.studies.attention.grounding import Grounding, Phrase
+from groundling.studies.attention.importance import Drawn as intervals
+from groundling.studies.attention.importance import Importance
 from groundling.studies.attention.passes import BATCH, Seen, stream
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStream

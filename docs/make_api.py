@@ -75,7 +75,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.prediction": "load Fitted Prediction Candidate",
     },
     "To look at": {
-        "groundling.studies.attention.page": "look Look",
+        "groundling.studies.attention.look": "look Look",
         "groundling.vision.show": "show_regions Shown",
     },
     "Data": {

@@ -60,7 +60,7 @@ PLACES = {
     "Teacher": "groundling.teachers",
     "TrainConfig": "groundling.settings.training",
     "load": "groundling.prediction",
-    "look": "groundling.studies.attention.page",
+    "look": "groundling.studies.attention.look",
     "show_regions": "groundling.vision.show",
     "train": "groundling.training.loop",
 }

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 from groundling.cli import COMMANDS, out_of
 from groundling.command import Command
 from groundling.core.documented import Told, fields_told, listed
 from groundling.core.errors import InputError, as_keywords
-from groundling.settings.fields import filled, flat, hints
+from groundling.settings.fields import filled, flat
 
 Text = str | os.PathLike[str]
 """What a setting takes that is a text: a path does as well."""
@@ -42,22 +42,22 @@ def function_of(name: str) -> Callable[..., Any]:
     where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
-        given = {key: _given(value, kinds.get(key)) for key, value in values.items()}
+        given = dict(values)
         out = [given.pop("out", out_of(command_of(name))[0])] if command.out else []
-        if not all(isinstance(place, str) for place in out):
+        if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
         with as_keywords(kinds, switches, given):
             groups = {
-                prefix: _group(given.pop(prefix, {}), command.settings[prefix], prefix, where)
-                for prefix in _groups(name)
+                prefix: _group(given.pop(prefix, {}), prefix, where) for prefix in _groups(name)
             }
             own = filled(list(_own(name).values()), given, where)
             made = dict(zip(_own(name), own, strict=True))
             for prefix, some in groups.items():
                 default = [command.settings[prefix]]
                 made |= {prefix: filled(default, some, f"{where}: {prefix}")[0]}
-            every = [*(made[prefix] for prefix in command.settings), *out]
-            command.check(command_of(name), every)
+            places = [str(place) for place in out]
+            every = [*(made[prefix] for prefix in command.settings), *places]
+            command.check(every)
             return command.call(every)
 
     parameters = [
@@ -82,15 +82,11 @@ def _groups(name: str) -> list[str]:
     return [prefix for prefix in COMMANDS[command_of(name)].settings if not prefix.startswith("_")]
 
 
-def _group(value: object, default: Any, prefix: str, where: str) -> dict[str, object]:
-    """Settings of one group, which is `default` if nobody says; raises InputError if they are no mapping."""
+def _group(value: object, prefix: str, where: str) -> dict[str, object]:
+    """Settings of one group; raises InputError if they are no mapping."""
     if not isinstance(value, Mapping):
         raise InputError(f"{where}: {prefix} = {value!r}, expected settings by name, as a dict")
-    kinds: dict[str, Any] = {}
-    for group, one in flat(default):
-        kind: Any = type(group)
-        kinds[one.name] = hints(kind)[one.name]
-    return {str(key): _given(one, kinds.get(str(key))) for key, one in value.items()}
+    return {str(key): one for key, one in value.items()}
 
 
 class Setting(NamedTuple):
@@ -113,9 +109,7 @@ def settings_of(name: str) -> list[Setting]:
             kind: Any = type(group)
             (told,) = (field for field in fields_told(kind) if field.name == one.name)
             default = vars(group)[one.name]
-            found.append(
-                Setting(told._replace(default=repr(default)), hints(kind)[one.name], default)
-            )
+            found.append(Setting(told._replace(default=repr(default)), one.kind, default))
     for prefix in _groups(name):
         names = ", ".join(one.name for _, one in flat(command.settings[prefix]))
         about = f"Settings by name, as the flags `--{prefix}.` have them: {names}."
@@ -125,19 +119,6 @@ def settings_of(name: str) -> list[Setting]:
         place, about = out_of(command_of(name))
         found.append(Setting(Told("out", "str", repr(place), about), str, place))
     return found
-
-
-def _given(value: object, kind: Any) -> object:
-    """A value as the command would have it of its flag: no paths, no lists, no lone text where several may stand."""
-    if kind == Mapping[str, Any]:
-        return value
-    if isinstance(value, os.PathLike):
-        value = os.fspath(value)
-    if isinstance(value, str) and get_args(kind) == (str, ...):
-        return (value,) if value else ()
-    if isinstance(value, (list, tuple)):
-        return tuple(_given(one, None) for one in value)
-    return value
 
 
 def _explained(name: str, command: Command, told: Sequence[Told]) -> str:

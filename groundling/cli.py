@@ -5,10 +5,8 @@ Heavy imports wait until a command runs.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
-import struct
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import redirect_stderr
@@ -16,32 +14,17 @@ from dataclasses import field, is_dataclass, make_dataclass
 from difflib import get_close_matches
 from io import StringIO
 from itertools import dropwhile, takewhile
-from pkgutil import iter_modules
 from typing import Annotated, Any, cast, get_type_hints
-from zipfile import BadZipFile
 
-import groundling.commands
-import groundling.studies
 from groundling import __version__
-from groundling.command import Command
+from groundling.command import Command, commands
 from groundling.core.documented import summary_of
 from groundling.core.errors import InputError, first_line, nearest
 from groundling.runs.folder import json_text
 from groundling.runs.progress import heard, is_first
 from groundling.settings.fields import flat
 
-
-def found() -> dict[str, Command]:
-    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
-    every = []
-    for one in iter_modules(groundling.commands.__path__, "groundling.commands."):
-        every.append(vars(importlib.import_module(one.name))["COMMAND"])
-    for study in iter_modules(groundling.studies.__path__, "groundling.studies."):
-        every += vars(importlib.import_module(f"{study.name}.commands"))["COMMANDS"]
-    return {command.name: command for command in every}
-
-
-COMMANDS: dict[str, Command] = found()
+COMMANDS = commands()
 """Every command of `groundling`."""
 
 
@@ -78,36 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The interpreter flushes stdout once more at its end, which must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
-    except READING as error:
-        print(f"groundling: {_unreadable(error)}", file=sys.stderr)
-        return 2
-
-
-READING = (
-    OSError,
-    RecursionError,
-    OverflowError,
-    MemoryError,
-    UnicodeError,
-    BadZipFile,
-    struct.error,
-)
-"""What readers raise over damaged or hostile files, where none of them expected it."""
-
-
-def _unreadable(error: BaseException) -> str:
-    """A line about a file that no reader could read: which, as far as the reader or the system says, and why."""
-    if isinstance(error, OSError):
+    except OSError as error:  # beside the readers, which name their file themselves
         reason = error.strerror or first_line(error)
-        return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
-    file: object = "an input"
-    step = error.__traceback__
-    while step is not None:  # the innermost function that was given a file
-        local = step.tb_frame.f_locals
-        given = local.get("path", local.get("file"))
-        file = given if isinstance(given, str | os.PathLike) else file
-        step = step.tb_next
-    return f"{file}: cannot be read ({type(error).__name__}: {first_line(error)})"
+        file = error.filename or "a file"
+        print(f"groundling: {file}: cannot be read or written ({reason})", file=sys.stderr)
+        return 2
 
 
 def _usage(commands: Mapping[str, Command]) -> str:
@@ -150,7 +108,7 @@ def _no_command(words: Sequence[str]) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     values = _parse(name, command, _with_flags(command, arguments))
-    command.check(name, values)
+    command.check(values)
     command.function()
     _quiet()
     with heard(name):
@@ -210,7 +168,8 @@ def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
     except SystemExit as done:
         if not done.code:
             raise
-        raise InputError(f"{_unframed(said.getvalue())}; see `groundling {name} --help`") from None
+        told = re.sub(r"^Error parsing (\w+): --", r"--\1.", _unframed(said.getvalue()))
+        raise InputError(f"{told}; see `groundling {name} --help`") from None
     if unknown:
         raise InputError(_unknown(unknown[0], name, command))
     values = vars(parsed)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
+from pkgutil import iter_modules
 from typing import Any
 
+from groundling.core.errors import InputError
+from groundling.runs.leaves import Leaves, Nothing
 from groundling.runs.progress import is_first
-from groundling.settings.fields import check_lists, check_numbers, need
-from groundling.settings.training import Sharing, TrainConfig, check_training
+from groundling.settings.fields import flag_of, flat, needed
+from groundling.settings.training import Sharing
 
 
 @dataclass(frozen=True)
@@ -32,19 +36,32 @@ class Command:
     """The file that it writes, if nobody says which; empty: a run folder."""
     writes: str = ""
     """What its `--out` is, in words, if neither a run folder nor a table."""
-    needs: tuple[str, ...] = ()
-    """Settings that must be given, where its rules do not say so."""
     rules: str = ""
     """MODULE:NAME of a function that loads no torch and raises InputError for settings that do not go together; it \
 takes what the recipe takes, and the recipe calls it, too, whoever calls that; empty: there are none."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
+    leaves: Leaves | None = None
+    """What it leaves behind; None: its function opens its run itself, and is handed `out` in place of it."""
+    shows: str = ""
+    """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
 
-    def check(self, name: str, values: Sequence[Any]) -> None:
+    def __call__(self, *values: Any) -> Any:
+        """Its result for its settings, but for where a saved model goes, and its `out`: checked, then run.
+
+        Raises InputError as `check` and `call`.
+        """
+        given = iter(values)
+        every = [one if isinstance(one, Sharing) else next(given) for one in self.settings.values()]
+        every += given
+        self.check(every)
+        return self.call(every)
+
+    def check(self, values: Sequence[Any]) -> None:
         """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
 
-        Raises InputError for settings that are missing, out of their range, or do not go together, and for files,
-        folders, models and columns that are not there.
+        Raises InputError for settings that are missing or do not go together, and for files, folders, models and
+        columns that are not there.
         """
         from groundling.checks.inputs import check_inputs
 
@@ -53,15 +70,7 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
             ("" if prefix.startswith("_") else f"{prefix}.", settings)
             for prefix, settings in zip(self.settings, values, strict=False)
         ]
-        for prefix, settings in every:
-            check_numbers(settings, prefix)
-            check_lists(settings, prefix)
-            if isinstance(settings, TrainConfig):
-                check_training(settings, prefix)
-        if self.needs:
-            need(values[0], name, *self.needs)
-        if self.rules:
-            _imported(self.rules)(*_own(values))
+        self.check_together(values)
         for sharing in _shared(values):
             from groundling.checks.sharing import check_sharing
 
@@ -69,22 +78,55 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         for prefix, settings in every:
             check_inputs(settings, prefix)
 
+    def check_together(self, values: Sequence[Any]) -> None:
+        """Raises InputError for settings that are missing, or do not go together."""
+        for group, one in flat(values[0]):
+            if needed in one.marks and not vars(group)[one.name]:
+                raise InputError(f"{self.name} needs --{flag_of(one.name)}")
+        if self.rules:
+            _imported(self.rules)(*_own(values))
+
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
         return _imported(self.recipe)
 
     def call(self, values: Sequence[Any]) -> Any:
-        """What the recipe returns for its settings and its `out`; what it saved goes to the hub, if it is to.
+        """What its function makes of its settings, or what it made of them earlier, which is then in its run folder.
 
-        Raises InputError where the recipe does, or if what it saved cannot go there.
+        What it saved goes to the hub, if it is to. Raises InputError where the function does, if the run folder holds
+        another run, or if what it saved cannot go to the hub.
         """
         own = _own(values)
-        result = self.function()(*own)
+        result = self.function()(*own) if self.leaves is None else self._made(self.leaves, own)
+        if self.shows and is_first():
+            print(_imported(self.shows)(result))
         for sharing in _shared(values):
-            from groundling.commands.push.run import share
-
-            share(own[-1], sharing)
+            _imported(SHARE)(own[-1], sharing)
         return result
+
+    def _made(self, leaves: Leaves, own: Sequence[Any]) -> Any:
+        settings, out = (own, "") if isinstance(leaves, Nothing) else (own[:-1], own[-1])
+        names = [name for name, group in self.settings.items() if not isinstance(group, Sharing)]
+        by_name = dict(zip(names, settings, strict=True))
+        return leaves.made(self.function(), self.name, by_name, out)
+
+
+@cache
+def commands() -> dict[str, Command]:
+    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
+    every: list[Command] = []
+    for one in _inside("groundling.commands"):
+        every.append(vars(importlib.import_module(one))["COMMAND"])
+    for study in _inside("groundling.studies"):
+        every += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
+    return {command.name: command for command in every}
+
+
+def _inside(package: str) -> list[str]:
+    """The modules and packages in a package."""
+    return [
+        one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
+    ]
 
 
 def _imported(place: str) -> Callable[..., Any]:
@@ -107,3 +149,5 @@ def _shared(values: Sequence[Any]) -> list[Sharing]:
 
 SHARED = {"_share": Sharing()}
 """Settings of commands that save a model."""
+SHARE = "groundling.commands.push.run:share"
+"""What sends a saved model to the hub, by its run folder and these settings."""

@@ -15,13 +15,13 @@ from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import OUTSIDE, Report
 from groundling.check.text import count_lines
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captions
-from groundling.data.captions.files import COCO, METADATA, TABLES, layout_of
-from groundling.data.captions.images import find_images
+from groundling.data.captions.captions import Captions, find_images
+from groundling.data.captions.files import COCO, METADATA, layout_of
 from groundling.data.regions.store import MOST_PIXELS, inside
 from groundling.data.tables.image_files import is_picture
+from groundling.data.tables.tables import ROWS
 from groundling.runs.folder import read_json
-from groundling.studies.worlds.tasks.probes import CATEGORY, ODD, ORDER, TRUTH
+from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 
 BOXES = "COCO boxes"
 UNREADABLE = "an entry lacks a field, or has it in another type than COCO's"
@@ -104,7 +104,7 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     layout = layout_of(path, columns, content) or _half(path, content)
     told: Captions | None = None
     if not layout:
-        if path.suffix not in TABLES or not _has_images(place):
+        if path.suffix not in ROWS or not _has_images(place):
             return
         told = Captions(path, None, columns)
         if not _has_its_images(told, place):

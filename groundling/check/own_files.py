@@ -12,9 +12,10 @@ from groundling.check.places import Match, Place, pictures_below
 from groundling.check.report import Report
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
-from groundling.data.captions.tables import IMAGES, header_of
+from groundling.data.captions.files import IMAGES, header_of
 from groundling.data.regions.pictures import missing_images
 from groundling.data.tables.image_files import stem
+from groundling.data.tables.tables import OWN
 from groundling.settings.inputs import OwnFile
 from groundling.tasks.table import OwnReader, own_notes
 
@@ -32,7 +33,6 @@ TEXTS: tuple[tuple[str, ...], ...] = (
 MOST_LABELS = 10
 """So many classes are told one by one, the commonest."""
 PHOTOS = (*IMAGES, "image_id", "flickr30kid")
-ENDINGS = frozenset({".csv", ".tsv", ".jsonl", ".json"})
 
 
 def own_files(place: Place, report: Report) -> Match | None:
@@ -44,7 +44,7 @@ def own_files(place: Place, report: Report) -> Match | None:
     read_as: list[OwnFile] = []
     others: dict[Path, list[str]] = {}
     for path in place.files:
-        if path.suffix not in ENDINGS or path in place.taken:
+        if path.suffix not in OWN or path in place.taken:
             continue
         header = _header(place, path)
         options = columns_of(header, told)

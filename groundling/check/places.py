@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 
 from groundling.check.report import Report
+from groundling.core.errors import reading
 from groundling.data.captions.files import METADATA
 from groundling.data.tables.image_files import is_picture
 from groundling.settings.inputs import CaptionColumns, OwnFile
@@ -87,7 +88,7 @@ class Place:
         for path in self.files:
             if WITH_HEAD.isdisjoint(path.suffixes):
                 continue
-            with path.open("rb") as file:
+            with reading(path), path.open("rb") as file:
                 heads[path] = file.read(HEAD).decode("utf-8", "replace")
         return heads
 

@@ -11,7 +11,7 @@ from groundling.check.examples import examples_of
 from groundling.check.places import Match, Place
 from groundling.check.report import Report
 from groundling.core.errors import InputError
-from groundling.data.captions.tables import header_of
+from groundling.data.captions.files import header_of
 from groundling.data.samples import thinned
 from groundling.data.tables.tables import lines_of
 from groundling.data.text.lengths import TELLING, told_by_length

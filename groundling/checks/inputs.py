@@ -6,54 +6,29 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groundling.commands.adapt import AdaptConfig
+from groundling.checks.names import check_name
 from groundling.commands.compare import CompareConfig
-from groundling.commands.data_check import CheckConfig
-from groundling.commands.data_partition import PartitionConfig
-from groundling.commands.data_show import ShowConfig
 from groundling.commands.evaluate import EvaluateConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import PredictConfig
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.push import PushConfig
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.retrieve import RetrieveConfig
-from groundling.commands.sweep import SweepConfig
-from groundling.commands.teach import TeachConfig
-from groundling.commands.verdict import VerdictConfig
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside
-from groundling.data.captions.tables import check_told, header_of
+from groundling.data.captions.files import check_told, header_of
 from groundling.data.corpora.weighted_files import named_folder, weighted
-from groundling.data.tables.own_rows import check_asked, check_columns, own_columns
-from groundling.data.tables.tables import TABLES, columns_of
+from groundling.data.tables.tables import (
+    ROWS,
+    TABLES,
+    check_asked,
+    check_columns,
+    columns_of,
+    own_columns,
+)
 from groundling.models.folders import check_model
 from groundling.runs.folder import RESULT, read_json
-from groundling.settings.fields import flat
-from groundling.settings.inputs import CaptionColumns, OwnFile, RegionInput, Saved
-from groundling.settings.objectives import Targeted
-from groundling.studies.attention.commands import (
-    FiguresConfig,
-    HeadsConfig,
-    LookConfig,
-    ModalityConfig,
-    SyntaxConfig,
-)
-from groundling.studies.attention.settings import Attending
-from groundling.studies.clip_td.commands import (
-    EnsembleConfig,
-    ShiftConfig,
-    VcrConfig,
-    ZeroShotConfig,
-)
-from groundling.studies.knowledge.commands import AskConfig, PairsConfig, WinogroundConfig
-from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.xdbert.commands import (
-    AttentionConfig,
-    CountsConfig,
-    GroundedConfig,
-    SimilarityConfig,
-)
+from groundling.settings.fields import Input, flag_of, flat
+from groundling.settings.inputs import CaptionColumns
 
 Check = Callable[[str, str], None]
 """Of a flag and one word of its value."""
@@ -120,77 +95,21 @@ def model_or_random(flag: str, word: str) -> None:
         model(flag, word)
 
 
-REGIONS: Mapping[str, Check] = {"regions": named_path, "images": folder}
-
-INPUTS: Mapping[type, Mapping[str, Check]] = {
-    TeachConfig: {
-        **{"start": weights, "captions": path, "images": folder, "listing": file},
-        **{"eval_listing": file, "eval_captions": path},
-    },
-    AdaptConfig: {
-        **{"student": weights, "teacher": weights, "text": weighted_path, "held": path},
-        "retention": path,
-    },
-    Targeted: {"teacher_images": folder, "teacher_text": model, "teacher_scorer": model},
-    RegionInput: REGIONS,
-    PretrainConfig: {
-        **{"student": weights, "captions": weighted_path, "listing": file, "data": path},
-        **{"eval_captions": weighted_path, "eval_listing": file, "partition": file},
-        **{"text": weighted_path, "teacher": weights},
-    },
-    FinetuneConfig: {
-        **{"model": weights, "data": data, "partition": file, "also": named_path},
-        "teacher": weights,
-    },
-    OwnFile: {"dev": file},
-    RegionsConfig: {"images": folder, "imports": path, "ids": file, "boxes": path},
-    Saved: {**REGIONS, "model": folder, "detector": model, "backbone": model},
-    PredictConfig: {"data": path},
-    EvaluateConfig: {"data": path},
-    PushConfig: {"run": folder},
-    ProbeConfig: {"model": model, "data": folder},
-    AskConfig: {"model": model, "data": path},
-    PairsConfig: {"model": model, "data": path, "other": model},
-    WinogroundConfig: {**REGIONS, "model": model, "data": path, "other": model},
-    CompareConfig: {"data": data},
-    SweepConfig: {"file": file},
-    VerdictConfig: {"runs": named_path},
-    VcrConfig: {"answers": folder, "rationales": folder, "data": folder, "both": folder},
-    EnsembleConfig: {"runs": folder, "data": path},
-    ZeroShotConfig: {**REGIONS, "model": model, "data": path, "also": named_path},
-    RetrieveConfig: {
-        **{"model": model, "captions": path, "images": folder, "listing": file},
-        "student": model,
-    },
-    SimilarityConfig: {"a": model_or_random, "b": model_or_random},
-    GroundedConfig: {
-        **{"base": folder, "other": folder, "data": path, "counts": file},
-        "tokenizer": model,
-    },
-    AttentionConfig: {"a": folder, "b": folder, "text": path, "data": path},
-    Attending: {**REGIONS, "model": model},
-    HeadsConfig: {"data": path},
-    SyntaxConfig: {"data": folder},
-    ModalityConfig: {
-        **{"other": model, "data": path, "teacher": model},
-        "teacher_images": folder,
-    },
-    CountsConfig: {"captions": path, "tokenizer": model},
-    ShiftConfig: {
-        **{"data": folder, "attack": folder, "attack_rationale": folder, "losses": file},
-        **{"wordnet": folder, "predictions": file},
-    },
-    PartitionConfig: {"data": path},
-    FiguresConfig: {"results": folder},
-    CheckConfig: {"folder": folder},
-    ShowConfig: {"store": folder, "images": folder},
-    LookConfig: {
-        **REGIONS,
-        **{"model": model, "image": file, "data": path, "detector": model, "backbone": model},
-        **{"heads": path, "predictions": file},
-    },
+CHECKS: Mapping[Input, Check] = {
+    Input.FILE: file,
+    Input.FOLDER: folder,
+    Input.PATH: path,
+    Input.WEIGHTED: weighted_path,
+    Input.NAMED: named_path,
+    Input.DATA: data,
+    Input.MODEL: model,
+    Input.WEIGHTS: weights,
+    Input.MODEL_OR_RANDOM: model_or_random,
+    Input.TASK: lambda flag, word: check_name("tasks", "Task", word),
+    Input.DESIGN: lambda flag, word: check_name("vision_language", "Design", word),
+    Input.INNER: lambda flag, word: check_name("training.inner_steps", "InnerPart", word),
 }
-"""What must be there, where a setting names it, by the class of the settings."""
+"""How to ask whether what a setting names is there."""
 
 
 def check_inputs(
@@ -202,14 +121,14 @@ def check_inputs(
     `later` says of which words it is too early to ask.
     """
     for group, one in flat(settings):
-        check = INPUTS.get(type(group), {}).get(one.name)
         # What a `Kind` of your own loads may be anything.
-        if check is None or (check in (model, weights) and vars(group).get("kind")):
+        is_model = one.input in (Input.MODEL, Input.WEIGHTS)
+        if one.input is None or (is_model and vars(group).get("kind")):
             continue
-        flag = f"--{prefix}{one.name.replace('_', '-')}"
+        flag = f"--{prefix}{flag_of(one.name)}"
         for word in _words(vars(group)[one.name]):
             if not later(word):
-                check(flag, word)
+                CHECKS[one.input](flag, word)
     _check_backbones(settings)
     if not later(str(vars(settings).get("data", ""))):
         _check_own(settings)
@@ -224,9 +143,10 @@ def _words(value: object) -> list[str]:
 def _check_backbones(settings: object) -> None:
     """Raises InputError for models that have a default, and are read in some settings alone."""
     if isinstance(settings, RegionsConfig) and not settings.imports:
-        if not settings.grid and (settings.also_detected or not settings.boxes):
-            model("--detector", settings.detector)
-        model("--backbone", settings.backbone)
+        extraction, finding = settings.extraction, settings.extraction.finding
+        if not finding.grid and (extraction.also_detected or not extraction.boxes):
+            model("--detector", finding.detector)
+        model("--backbone", finding.backbone)
     if isinstance(settings, PretrainConfig | FinetuneConfig):
         new = isinstance(settings, PretrainConfig) or settings.join
         if settings.regions.images and new:
@@ -277,6 +197,6 @@ def _check_captions(settings: object) -> None:
     for name in ("captions", "text", "eval_captions"):
         for word in _words(vars(settings).get(name, ())):
             table = Path(weighted(str(word), "").file)
-            header = header_of(table) if table.suffix in (".csv", ".tsv", ".jsonl") else []
+            header = header_of(table) if table.suffix in ROWS else []
             if header:
                 check_told(table, header, told)

@@ -142,7 +142,6 @@ def check_teacher(names: Sequence[str], teacher: str, inner: str, command: str) 
 
 
 def check_inner(name: str, options: Adversarial) -> None:
-    """Raises InputError for an unknown inner step, and for options that nothing reads."""
-    check_name("training.inner_steps", "InnerPart", name)
+    """Raises InputError for options that nothing reads, since the inner step is another one or none."""
     if options != Adversarial() and (not name or is_outside(name)):
         raise InputError("--adversarial-... are settings of --inner villa, which is not chosen")

@@ -79,6 +79,9 @@ class _Lazy:
         self.summary = summary
 
     def __get__(self, instance: object, owner: type[Any]) -> str:
+        has = vars(owner)
+        if "__dataclass_fields__" in has and "__match_args__" not in has:
+            return self.summary  # `dataclass`, at work on the class, asks whether there is any
         told = fields_told(owner)
         return "\n".join([self.summary, "", "Fields:", *listed(told)]) if told else self.summary
 
@@ -93,7 +96,7 @@ def _own_fields(kind: type[Any]) -> dict[str, Told]:
             continue
         if not line.target.id.startswith("_"):
             default = "" if line.value is None else _default(line.value)
-            name, hint = line.target.id, ast.unparse(line.annotation)
+            name, hint = line.target.id, _plain(line.annotation)
             found[name] = Told(name, hint, default, _text(below) or _of_group(kind, hint))
     return found
 
@@ -106,6 +109,14 @@ def _classes(module: str) -> dict[str, ast.ClassDef]:
     except (KeyError, OSError, TypeError):
         return {}
     return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
+
+
+def _plain(annotation: ast.expr) -> str:
+    """A type without what else `Annotated` says of it."""
+    if isinstance(annotation, ast.Subscript) and ast.unparse(annotation.value) == "Annotated":
+        inside = annotation.slice
+        annotation = inside.elts[0] if isinstance(inside, ast.Tuple) else inside
+    return ast.unparse(annotation)
 
 
 def _of_group(kind: type[Any], hint: str) -> str:

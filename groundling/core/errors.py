@@ -1,9 +1,14 @@
 """The one kind of error a user can mend."""
 
 import re
+import struct
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
+from os import PathLike
+from zipfile import BadZipFile
+
+from safetensors import SafetensorError
 
 MOST_QUOTED = 160
 """Characters of a library's own error that a message quotes."""
@@ -52,8 +57,8 @@ def as_keywords(
             return f"{negated}=False{blank}"
         if command or name not in settings:
             return found[0]
-        if found.string.startswith(":", found.end()):
-            return name
+        if word == "=" or found.string.startswith(":", found.end()):
+            return f"{name}{blank}"
         return f"{name}=" if word and is_value(name, word) else f"{name}={blank}"
 
     try:
@@ -63,6 +68,37 @@ def as_keywords(
         if told == str(error):
             raise
         raise InputError(told) from error.__cause__
+
+
+STUMBLES = (
+    BadZipFile,
+    EOFError,
+    MemoryError,
+    OverflowError,
+    RecursionError,
+    SafetensorError,
+    UnicodeError,
+    struct.error,
+)
+"""What readers of libraries raise over damaged or hostile files, beside an OSError."""
+
+
+@contextmanager
+def reading(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
+    """Inside, what a missing, damaged or hostile file makes a reader stumble over is an InputError that names the file.
+
+    Stands around the lines that open and decode the file `path`; `advice` ends the message.
+    """
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InputError(f"{error.filename or path}: no such file{advice}") from None
+    except OSError as error:
+        reason = error.strerror or first_line(error)
+        raise InputError(f"{error.filename or path}: cannot be read ({reason}){advice}") from None
+    except STUMBLES as error:
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise InputError(f"{path}: cannot be read ({reason}){advice}") from None
 
 
 def first_line(error: BaseException) -> str:

@@ -27,20 +27,26 @@ def is_outside(name: str) -> bool:
 
 @cache
 def modules(folder: str) -> tuple[ModuleType, ...]:
-    """Every public module of a sub-package, e.g. `modules("objectives")`, and of the studies' packages of its name."""
+    """Every public module of a sub-package, e.g. `modules("objectives")`, and of the studies' packages of its name.
+
+    A study may have a module of that name instead, and of what studies alone offer there is no sub-package.
+    """
     root = __package__.partition(".")[0]
+    package = importlib.import_module(root)
     studies = importlib.import_module(f"{root}.studies")
-    inside = Path(*folder.split("."))
-    places = [f"{root}.{folder}"]
+    houses = {root: Path(package.__path__[0])}
     for name in sorted(_names(studies)):
-        if (Path(studies.__path__[0]) / name / inside).is_dir():
-            places.append(f"{studies.__name__}.{name}.{folder}")
-    packages = [importlib.import_module(place) for place in places]
-    return tuple(
-        importlib.import_module(f"{package.__name__}.{name}")
-        for package in packages
-        for name in sorted(_names(package))
-    )
+        houses[f"{studies.__name__}.{name}"] = Path(studies.__path__[0]) / name
+    inside = Path(*folder.split("."))
+    found: list[ModuleType] = []
+    for house, place in houses.items():
+        if (place / inside).is_dir():
+            package = importlib.import_module(f"{house}.{folder}")
+            names = sorted(_names(package))
+            found += [importlib.import_module(f"{package.__name__}.{name}") for name in names]
+        elif (place / inside).with_suffix(".py").exists():
+            found.append(importlib.import_module(f"{house}.{folder}"))
+    return tuple(found)
 
 
 def _names(package: ModuleType) -> list[str]:

@@ -11,6 +11,8 @@ from importlib.util import resolve_name
 from pathlib import Path
 from types import ModuleType
 
+PACKAGE = __name__.partition(".")[0]
+"""This one."""
 INSTALLED = {"site-packages", "dist-packages"}
 """Folders of installed libraries, which a run knows by their versions."""
 MAIN = "__main__"
@@ -25,7 +27,7 @@ def code_of(module: str) -> dict[str, Path]:
     alone. Empty for a module without a file.
     """
     root = _root(module)
-    if root == __package__:
+    if root == PACKAGE:
         alone = _file_of(module)
         return {} if alone is None else {module: alone}
     found: dict[str, Path] = {}
@@ -45,7 +47,7 @@ def code_of(module: str) -> dict[str, Path]:
 
 def is_own(package: str) -> bool:
     """Whether a top-level package or module is the user's: neither Python's nor installed, nor this package."""
-    if package in sys.stdlib_module_names or package == __package__:
+    if package in sys.stdlib_module_names or package == PACKAGE:
         return False
     spec = _find(package, None)
     if spec is None:

@@ -32,7 +32,7 @@ from groundling.runs.hashing import each_hash, sha256_of
 from groundling.runs.progress import Progress
 
 FORMAT = 2
-"""Of indices and manifests. Format 1 had regions only; `data/regions.py` still reads it."""
+"""Of indices and manifests."""
 LOCK = "lock"
 """File that a run holds while it adds records."""
 OPEN_FILES = 512
@@ -331,12 +331,8 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
 
 
 def read_index(path: Path) -> Index:
-    """A shard's index; raises InputError if it is damaged or something else."""
-    return parse_index(load_json(path), path)
-
-
-def parse_index(content: Mapping[str, Any], path: Path) -> Index:
-    """An index from its JSON, every field checked; raises InputError naming `path`."""
+    """A shard's index, every field checked; raises InputError if it is damaged or something else."""
+    content = load_json(path)
     try:
         columns = {name: _column(about) for name, about in content["columns"].items()}
         index = Index(
@@ -473,8 +469,8 @@ class ShardStore:
     ) -> None:
         """A folder that a `ShardWriter` has closed.
 
-        `noun` is what messages call a record. `read` reads an index (for stores of older formats). Raises InputError
-        if the store is not finished, damaged or something else.
+        `noun` is what messages call a record. `read` reads an index (and may ask more of it). Raises InputError if the
+        store is not finished, damaged or something else.
         """
         self.folder = Path(folder)
         self.noun = noun
@@ -488,7 +484,7 @@ class ShardStore:
         shards = self.manifest.get("shards")
         if not isinstance(shards, int) or not isinstance(self.manifest.get("counts"), dict):
             raise InputError(f"{path}: not the manifest of a store (shards or counts are missing)")
-        if self.manifest.get("format") not in (1, FORMAT):
+        if self.manifest.get("format") != FORMAT:
             raise InputError(
                 f"{path}: format {self.manifest.get('format')!r}, expected {FORMAT}; a newer groundling wrote it"
             )
@@ -565,12 +561,6 @@ class ShardStore:
         place = int(np.searchsorted(self._ends[shard][name], row, side="right")) - 1
         return self.indices[shard].ids[place]
 
-    def require_key(self, key: Facts) -> None:
-        """Raise InputError, naming the first difference, if the store was made of something else than `key`."""
-        differing = difference(self.manifest.get("key", {}), json.loads(json_text(key)), "key")
-        if differing:
-            raise InputError(f"{self.folder}: made of something else ({differing}); make it again")
-
     def faults(self, verify: bool = False) -> list[str]:
         """A line for everything that is wrong with the files.
 
@@ -589,10 +579,10 @@ class ShardStore:
                 faults += [line for line in unlike if line.partition(": ")[0] not in told]
         counted: dict[str, object] = {"records": len(self), "rows": self.rows}
         for name, count in counted.items():
-            told = self.manifest.get(name, count)  # format 1 did not say
-            if told != count:
+            recorded = self.manifest.get(name)
+            if recorded != count:
                 path = self.folder / "manifest.json"
-                faults.append(f"{path}: counts {name} as {told}, but the indices as {count}")
+                faults.append(f"{path}: counts {name} as {recorded}, but the indices as {count}")
         try:
             refuse_twins(self.indices, self.folder)
         except InputError as error:
@@ -600,15 +590,12 @@ class ShardStore:
         return faults
 
     def compare(self) -> None:
-        """Raises InputError if a file has another SHA-256 than was written; files that stay as they are are read once.
-
-        Stores of format 1 recorded none, and pass.
-        """
+        """Raises InputError if a file has another SHA-256 than was written; what stays as it is is read once."""
         expected: dict[Path, str] = {}
         for shard, index in enumerate(self.indices):
             expected |= _recorded(self.folder, shard, index, self.manifest)
         files = [file for file, sha256 in expected.items() if sha256]
-        if len(files) < len(expected) and self.manifest["format"] == FORMAT:
+        if len(files) < len(expected):
             unknown = next(file for file, sha256 in expected.items() if not sha256)
             raise InputError(
                 f"{self.folder / 'manifest.json'}: lacks the SHA-256 of {unknown.name}; damaged, copy the store again"

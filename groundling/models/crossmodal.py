@@ -7,13 +7,12 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, needed
-from groundling.core.errors import InputError, in_one_line
+from groundling.core.errors import InputError, in_one_line, reading
 from groundling.data.samples import TextInput, WindowInput
 from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
@@ -242,10 +241,8 @@ LAYERS = "cross_layers.safetensors"
 def load_crossmodal(folder: str | Path) -> CrossModal:
     """A whole cross-modal model from a folder written by its `export`; raises InputError if its parts do not fit."""
     folder = Path(folder)
-    try:
+    with reading(folder / LAYERS):
         weights = load_file(folder / LAYERS)
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{folder / LAYERS}: cannot be read ({error})") from None
     clip, tokenizer = load_clip_text(folder / "clip")
     layers = len({name.partition(".")[0] for name in weights})
     model = CrossModal(load_text_encoder(folder / "text"), clip, layers, tokenizer)

@@ -12,7 +12,7 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from transformers.activations import ACT2FN
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, reading
 from groundling.runs.folder import read_json
 
 
@@ -222,7 +222,7 @@ def _files_of(folder: Path) -> dict[str, Path]:
     whole = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
     if whole.exists():
-        with safe_open(whole, framework="pt") as stored:
+        with reading(whole), safe_open(whole, framework="pt") as stored:
             return dict.fromkeys(stored.keys(), whole)
     if not index.exists():
         return {}
@@ -240,7 +240,7 @@ def _config_of(folder: Path) -> dict[str, Any]:
 
 
 def _read(files: Mapping[str, Path], name: str) -> Tensor:
-    with safe_open(files[name], framework="pt") as stored:
+    with reading(files[name]), safe_open(files[name], framework="pt") as stored:
         value: Tensor = stored.get_tensor(name)
     return value
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from torch import nn
 
 from groundling.core.batch import Batch, Encoded, Sizes
 from groundling.core.documented import documented
+from groundling.data.regions.inputs import Source
 from groundling.data.samples import TextInput, WindowInput
 from groundling.models.attention import Watch
 
@@ -39,10 +40,6 @@ class Student(nn.Module):
         raise NotImplementedError
 
 
-Source = Literal["features", "pixels", "patches"]
-"""Where looks are from: a store's features; photos, within a store's boxes; photos, within boxes of the model's own."""
-
-
 @documented
 class RegionReader(Student):
     """A model that reads regions beside the text, or has patches in their place. Abstract."""
@@ -53,8 +50,15 @@ class RegionReader(Student):
     """Whether a region of the whole image comes first."""
     last_pixel: bool
     """Whether boxes end at their last pixel."""
+    tied: bool = True
+    """Whether a word that names an object takes something of that object's region."""
     regions_from: Mapping[str, Any]
     """What made the regions that it learned from; empty where nobody says."""
+
+    @property
+    def sides(self) -> tuple[int, float]:
+        """Pixels of a picture's short side, and most of its long one; 0 of a model that reads no pixels."""
+        return 0, 0
 
     @property
     def kind(self) -> str:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 from transformers.utils.hub import cached_file
 
-from groundling.core.errors import InputError
+from groundling.core.errors import reading
 from groundling.models.heads import LMHead, grown, lm_head_weights
 from groundling.models.hub import local_only
 from groundling.runs.folder import disk_errors
@@ -92,12 +92,9 @@ def load_head(folder: Path, head: nn.Module, name: str) -> bool:
     if not file.exists():
         return False
     prefix = f"{name}."
-    try:
-        with safe_open(file, framework="pt") as stored:
-            keys = [key for key in list(stored.keys()) if key.startswith(prefix)]
-            weights = {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
-    except (OSError, SafetensorError) as error:
-        raise InputError(f"{file}: damaged or not safetensors ({error})") from None
+    with reading(file), safe_open(file, framework="pt") as stored:
+        keys = [key for key in list(stored.keys()) if key.startswith(prefix)]
+        weights = {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
     fitting = head.fitted(weights) if isinstance(head, LMHead) else _fitted(head, weights)
     if not fitting:
         return False

@@ -15,14 +15,13 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from safetensors.torch import load, save
 from tokenizers import normalizers
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, first_line, reading
 from groundling.models.hub import local_only
 from groundling.runs.folder import json_text
 
@@ -353,10 +352,8 @@ class _Folder:
         path = self._path(file)
         if path is None:
             return False
-        try:
+        with reading(self.name(file)):
             self.files[file] = path.read_bytes()
-        except OSError as error:
-            raise InputError(f"{self.name(file)}: cannot be read ({error.strerror})") from None
         return True
 
     def settings(self, file: str) -> dict[str, Any]:
@@ -462,10 +459,8 @@ def _dense(folder: _Folder, path: str, width: int) -> Dense:
             f"{folder.name(file)}: no such file; weights are not unpickled: load and save the folder once with "
             "sentence-transformers"
         )
-    try:
+    with reading(folder.name(file)):
         weights = load(folder.files[file])
-    except SafetensorError as error:
-        raise InputError(f"{folder.name(file)}: damaged or not safetensors ({error})") from None
     weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
     if weight is None or weight.ndim != 2 or weight.shape[1] != width:
         shape = None if weight is None else tuple(weight.shape)

@@ -14,6 +14,7 @@ from groundling.core.find import described, is_outside
 from groundling.core.keyed import seed_of
 from groundling.models.saved_heads import save_heads
 from groundling.objectives import Given, Objective, part_named
+from groundling.settings.fields import Settings
 from groundling.settings.objectives import (
     Adversarial,
     CrossModalOptions,
@@ -79,9 +80,6 @@ def fewer_negatives(objectives: Sequence[Objective], training: TrainConfig) -> l
 
 SILENT = frozenset({"cache_gb", "teacher_cache"})
 """Settings that say where something is kept, which need no reader."""
-
-Settings = Masking | CrossModalOptions | Distilling | Targeted | Adversarial
-"""Groups of settings that some objectives read, or the inner step."""
 
 
 def unread(groups: Sequence[Settings], names: Sequence[str], inner: str) -> list[str]:

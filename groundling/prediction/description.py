@@ -9,13 +9,13 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_json, write_json
 from groundling.runs.hashing import hashes_of
-from groundling.settings.inputs import OwnFile
+from groundling.settings.inputs import OwnFile, RegionInput
+from groundling.vision.settings import Finding
 from groundling.vision_language.loading import PLAIN
 
 FILE = "groundling_task.json"
@@ -52,6 +52,16 @@ class Reads:
     """Whether objects that no text of the item speaks of are left out."""
     blind: bool = False
     """Zeros in place of the regions' features."""
+
+    def settings(self, **places: Any) -> RegionInput:
+        """The same as settings, and where regions and photos are."""
+        return RegionInput(
+            most_regions=self.most_regions,
+            budget=self.budget,
+            tags=self.tags,
+            mentioned=self.mentioned,
+            **places,
+        )
 
 
 @dataclass(frozen=True)
@@ -234,34 +244,8 @@ def _anywhere(value: object) -> object:
     return str(Path(str(value)).resolve()) if is_folder else value
 
 
-def layout(facts: Mapping[str, Any]) -> str:
-    """Where the boxes of a store are from, as far as a model must not care less: a grid, a detector, or files.
-
-    Empty where the manifest does not say.
-    """
-    boxes = facts.get("boxes_from")
-    if not isinstance(boxes, str):
-        return ""
-    if boxes.startswith("a grid of "):
-        return boxes
-    return "a detector" if boxes.startswith("the detector") else "files of boxes"
-
-
-def unlike(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """In which way regions differ from those that a model learned from, in words; empty if in none that is known."""
-    mine = facts.get("identity")
-    theirs = other.get("identity")
-    if mine and theirs and mine != theirs:
-        return f"made by {other.get('made_by')}, the model learned from {facts.get('made_by')}"
-    mine = layout(facts)
-    theirs = layout(other)
-    if mine and theirs and mine != theirs:
-        return f"boxes are from {theirs}, the model learned from boxes of {mine}"
-    return ""
-
-
-def settings_of(facts: Mapping[str, Any]) -> RegionsConfig:
-    """The settings of `groundling regions` that find the same regions on other photos.
+def settings_of(facts: Mapping[str, Any]) -> Finding:
+    """What finds the same regions on other photos.
 
     Raises InputError for regions that cannot be found again: of files of boxes, of others' features, of old stores.
     """
@@ -272,9 +256,9 @@ def settings_of(facts: Mapping[str, Any]) -> RegionsConfig:
             f"{facts.get('boxes_from') or 'others'}, or their store is of an earlier version); pass --regions STORE"
         )
     try:
-        config: RegionsConfig = _checked(RegionsConfig, made_with)
+        finding: Finding = _checked(Finding, made_with)
     except TypeError as error:
         raise InputError(
             f"{FILE}: damaged, no settings of `groundling regions` ({error})"
         ) from None
-    return config
+    return finding

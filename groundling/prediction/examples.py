@@ -14,7 +14,7 @@ from groundling.core.errors import InputError
 from groundling.core.forms import Choose, Form
 from groundling.data.regions.pictures import Picture
 from groundling.data.tables.image_files import stem
-from groundling.data.tables.own_rows import Where, check_asked, texts_in, whole_rows
+from groundling.data.tables.tables import Where, check_asked, texts_in, whole_rows
 from groundling.prediction.description import Reads
 from groundling.prediction.sight import Sight
 

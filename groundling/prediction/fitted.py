@@ -14,6 +14,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.data.regions.inputs import Called, Seen
 from groundling.data.regions.pictures import Picture
 from groundling.data.samples import Samples
 from groundling.models.adapters import ClipAdapter
@@ -23,7 +24,7 @@ from groundling.prediction.examples import Asked, Files, Question, asked_of, exa
 from groundling.prediction.loaded import AT_ONCE, Elsewhere, Loaded, images_of, such
 from groundling.prediction.scoring import scores_on
 from groundling.prediction.seeds import Which, chosen
-from groundling.prediction.sight import Names, Seen, Sight
+from groundling.prediction.sight import Sight
 from groundling.runs.jobs import on_processor
 from groundling.runs.progress import followed
 from groundling.settings.inputs import Asking, Saved
@@ -154,7 +155,7 @@ class Fitted(Loaded):
         stores = (regions,) if regions and self.about.reads.regions else ()
         reads_files = self.reads_pixels or not stores
         read = photos if reads_files and self.sees else ""
-        return self.sight(stores, read, decode=True, names=Names("regions=STORE", called))
+        return self.sight(stores, read, decode=True, names=Called("regions=STORE", called))
 
     def evaluate(
         self,
@@ -186,7 +187,7 @@ class Fitted(Loaded):
             InputError: the data has no labels, others than the model knows, or a row that cannot be asked.
         """
         stores = [regions] if isinstance(regions, str | Path) else list(regions)
-        names = Names("regions=STORE", "images=FOLDER", "other_regions=True")
+        names = Called("regions=STORE", "images=FOLDER", "other_regions=True")
         sight = self.sight(
             [str(store) for store in stores if str(store)],
             str(images),

@@ -14,9 +14,10 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import check_trust, code_behind, is_outside, named, stock
 from groundling.core.forms import Form, Pick
-from groundling.data.regions.paired import Mark, RegionSamples
+from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
+from groundling.data.regions.paired import Mark, RegionSamples, Seeing
 from groundling.data.regions.pictures import Picture, Pictured
-from groundling.data.samples import Samples, TextSamples, untagged
+from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.clip import FrozenClip
 from groundling.models.kinds import Student
@@ -25,7 +26,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.prediction.description import FILE, Described, settings_of, tokenizer_sha256
 from groundling.prediction.examples import split
 from groundling.prediction.seeds import voted
-from groundling.prediction.sight import FLAGS, Names, Photos, Seen, Sight, reads_pixels
+from groundling.prediction.sight import Sight, reads_pixels
 from groundling.runs.hashing import hashes_of
 from groundling.settings.objectives import Targeted
 from groundling.tasks import Task
@@ -36,7 +37,7 @@ from groundling.teachers.dataset import TeacherSet
 from groundling.training.evaluation import Scores, evaluate
 from groundling.vision.photos import Finder
 from groundling.vision_language.end_to_end import EndToEnd
-from groundling.vision_language.loading import design_of, load_student, new_head, seeing_of
+from groundling.vision_language.loading import design_of, load_student, new_head
 from groundling.vision_language.single_stream import SingleStream
 
 AT_ONCE = 256
@@ -186,14 +187,19 @@ class Loaded:
     @cached_property
     def finder(self) -> Finder:
         """What finds regions on photos as the store's were that it learned from; raises InputError if none can be."""
-        config = settings_of(self.about.regions)
-        config = replace(
-            config,
-            detector=self.elsewhere.detector or config.detector,
-            backbone=self.elsewhere.backbone or config.backbone,
+        learned = settings_of(self.about.regions)
+        finding = replace(
+            learned,
+            detector=self.elsewhere.detector or learned.detector,
+            backbone=self.elsewhere.backbone or learned.backbone,
         )
         features = not isinstance(self.student, EndToEnd)
-        return Finder(config, self.about.regions, self.device, features)
+        return Finder(finding, self.about.regions, self.device, features)
+
+    @property
+    def inputs(self) -> RegionInputs:
+        """How it is shown images, wherever these are: as its training run's evaluation showed them."""
+        return RegionInputs(self.about.reads.settings(), blind=self.about.reads.blind)
 
     def sight(
         self,
@@ -202,7 +208,7 @@ class Loaded:
         *,
         other_regions: bool = False,
         decode: bool = False,
-        names: Names = FLAGS,
+        names: Called = FLAGS,
     ) -> Sight:
         """Where it looks at images; arguments and errors as of `Sight`."""
         return Sight(
@@ -252,7 +258,7 @@ class Loaded:
     def samples(self, examples: Sequence[Example], seen: Seen, mark: Mark | None = None) -> Samples:
         """Examples as the model reads them, exactly as in its training run's evaluation."""
         head = self.objective.head
-        told = examples if self.about.reads.tags else [untagged(example) for example in examples]
+        told = self.inputs.told(examples)
         return self.put([head.ask(example) for example in told], seen, mark, head.apart)
 
     def put(
@@ -263,26 +269,14 @@ class Loaded:
         apart: bool = False,
     ) -> Samples:
         """Examples with what the model sees beside their texts."""
-        reads = self.about.reads
-        text, clip = self.student.inputs(reads.max_length)
+        text, clip = self.student.inputs(self.about.reads.max_length)
         samples: Samples = TextSamples(examples, text, clip)
         if isinstance(self.student, ClipAdapter):
             return _told_by_clip(samples, self.student, seen.photos, self.device)
-        if seen.store is None or not isinstance(self.student, SingleStream):
+        if not isinstance(self.student, SingleStream):
             return samples
-        seeing = seeing_of(
-            self.student,
-            self.form,
-            most=reads.most_regions,
-            budget=reads.budget,
-            apart=apart,
-            mentioned=reads.mentioned,
-            blind=reads.blind,
-        )
-        samples = RegionSamples(samples, seen.store, replace(seeing, mark=mark))
-        if isinstance(self.student, EndToEnd) and not reads.blind:
-            return Pictured(samples, seen.photos, self.student.side, self.student.long_side)
-        return samples
+        asked = Seeing(mark=mark, phrases=self.form.reads == "phrase", apart=apart)
+        return self.inputs.samples(samples, self.student, seen, asked)
 
     def _boxes(self, examples: Sequence[Example], samples: Samples) -> list[np.ndarray] | None:
         """Boxes (R, 4) in pixels of each example's regions, as the model numbers them; None if it picks none.

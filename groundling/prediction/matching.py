@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -12,22 +12,16 @@ from scipy.special import expit
 
 from groundling.core.batch import Example, collate, needed
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import RegionSamples, Seeing
-from groundling.data.regions.pictures import Pictured
-from groundling.data.regions.shelf import check_regions
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.inputs import RegionInputs
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.clip import load_frozen_clip
 from groundling.models.saved_heads import load_head
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.runs.progress import followed
 from groundling.settings.objectives import Targeted
-from groundling.studies.clip_td.commands import ZeroShotConfig
-from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher, text_of
 from groundling.teachers.dataset import TeacherSet
-from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of, is_single_stream, load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -113,41 +107,45 @@ class ByMatchHead:
 
     def __init__(
         self,
-        config: ZeroShotConfig | WinogroundConfig,
-        stores: Mapping[str, SeveralStores],
+        source: str,
+        inputs: RegionInputs,
+        splits: Sequence[str],
         device: torch.device,
+        max_length: int,
     ) -> None:
-        """`stores` by split. Raises InputError for another model, one without such a head, or other regions."""
-        model = load_student(config.model)
+        """The match head of a model's folder, on some splits' images; `max_length` in pieces per text.
+
+        Raises InputError for another model, one without such a head, or other regions.
+        """
+        model = load_student(source)
         if not isinstance(model, SingleStream):
             raise InputError(
-                f"{config.model}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
+                f"{source}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
                 "without --regions"
             )
         self.model = model.to(device).eval()
         self.head = SentenceImage(model.sizes)
         for name, part in self.head.saved().items():
-            if not load_head(Path(config.model), part, name):
+            if not load_head(Path(source), part, name):
                 raise InputError(
-                    f"{config.model}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
+                    f"{source}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
                     "VisualBERT on captions, for VL-BERT with --related"
                 )
         self.head.to(device).eval()
         # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
         design_of(model).ready(model, (), True)
-        self.config = config
+        self.max_length = max_length
         self.device = device
-        reads_pixels = isinstance(model, EndToEnd)
-        if reads_pixels != bool(config.images):
-            told = "pixels; pass" if reads_pixels else "stored features, no pixels; leave out"
-            raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
-        self.stores = stores
-        for store in () if reads_pixels else stores.values():
-            check_regions(store, model, config.other_regions)
+        self.inputs = inputs
+        inputs.check_pixels(model, source)
+        for split in splits:
+            inputs.check(model, split)
 
     def __call__(self, examples: Sequence[Example], split: str) -> Matches:
         """The head's logit of a match less that of none."""
-        samples = self._samples(examples, self.stores[split])
+        text, _ = self.model.inputs(self.max_length)
+        texts = TextSamples(self.inputs.told(examples), text)
+        samples = self.inputs.samples(texts, self.model, self.inputs.at(split))
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
@@ -165,17 +163,25 @@ class ByMatchHead:
                 dropped[place] = sample.dropped
         return Matches(scores, read, dropped)
 
-    def _samples(self, examples: Sequence[Example], store: SeveralStores) -> Samples:
-        text, _ = self.model.inputs(self.config.max_length)
-        join = self.model.join
-        most = self.config.most_regions
-        seeing = Seeing(whole=join.whole, last_pixel=join.last_pixel, most=most)
-        samples: Samples = RegionSamples(TextSamples(examples, text), store, seeing)
-        if isinstance(self.model, EndToEnd):
-            sides = (self.model.side, self.model.long_side)
-            samples = Pictured(samples, self.config.images, *sides)
-        return samples
-
     def on_a_line(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities of a match."""
         return np.asarray(expit(scores))
+
+
+def same_for_same(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:
+    """Scores (N, C) in which choices whose texts were read alike, (N, C) digests, have the first one's score.
+
+    Texts that differ only beyond what a model reads would otherwise differ by rounding, and the choice be arbitrary.
+    """
+    first = np.array([[texts.index(text) for text in texts] for texts in read])
+    return np.take_along_axis(scores, first, 1)
+
+
+def finite(similarities: np.ndarray) -> np.ndarray:
+    """The similarities (N, C) themselves; raises InputError where one is not finite."""
+    faults = np.flatnonzero(~np.isfinite(similarities).all(1))
+    if len(faults):
+        raise InputError(
+            f"row {faults[0]}: a similarity is not a finite number ({len(faults):,} such)"
+        )
+    return similarities

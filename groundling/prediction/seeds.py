@@ -36,11 +36,15 @@ class Chosen(NamedTuple):
     """Which of several they are, in words."""
 
 
-def is_run(source: Path) -> bool:
-    """Whether a folder is that of a run, which has models inside, and none itself."""
-    return (source / "model").is_dir() or (
+def model_folder(source: Path) -> Path:
+    """The model that a run holds, of several seeds the best one; any other folder, or a hub id, as it is.
+
+    Raises InputError as `chosen`.
+    """
+    is_run = (source / "model").is_dir() or (
         source.is_dir() and any(SEED.fullmatch(one.name) for one in source.iterdir())
     )
+    return chosen(source).folder if is_run else source
 
 
 def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chosen:

@@ -2,26 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCardData
 
-from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.commands.pretrain import PRETRAINING, PretrainConfig
-from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.runs.hashing import NOT_LOCAL
 from groundling.settings.fields import flat
-
-DEFAULTS: dict[str, tuple[Any, Any]] = {
-    "adapt": (AdaptConfig(), ADAPTING),
-    "teach": (TeachConfig(), TEACHING),
-    "pretrain": (PretrainConfig(), PRETRAINING),
-    "finetune": (FinetuneConfig(), TUNING),
-}
-"""Commands that save a model, with their settings where nobody says otherwise."""
 
 BASES = ("student", "model", "start")
 """Settings that name the model that was started from, the first that a command has."""
@@ -36,7 +24,13 @@ FILLS_MASKS = {
 """What a model's card says of masks, by whose head its folder has."""
 
 
-def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, Any]) -> str:
+def card(
+    name: str,
+    folder: Path,
+    run: Mapping[str, Any],
+    result: Mapping[str, Any],
+    defaults: Sequence[Any],
+) -> str:
     """The README.md of a model on the hub.
 
     Args:
@@ -44,6 +38,7 @@ def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, A
         folder: the model's own, which tells what loads it.
         run: `config.json` of the run's folder.
         result: its `result.json`.
+        defaults: the settings of its command, and those of its training, where nobody says otherwise.
 
     Of local files the names alone are told, no folders of this machine.
     """
@@ -71,7 +66,7 @@ def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, A
         f"Made with groundling (`groundling {run['kind']}`). {_loading(name, library)}",
         FILLS_MASKS.get(result.get("fills_masks", ""), ""),
         "## What it was made from\n\n" + "\n".join(lines),
-        "```\n" + command(run, local) + "\n```",
+        "```\n" + command(run, local, defaults) + "\n```",
         "## Scores\n\n" + "\n".join(table),
         "\n".join(["## Notes", "", *notes]) if notes else "",
         f"{versions}; commit {run['commit']}. The licences of the model it was started from, of its teacher and of "
@@ -80,14 +75,14 @@ def card(name: str, folder: Path, run: Mapping[str, Any], result: Mapping[str, A
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def command(run: Mapping[str, Any], local: set[str]) -> str:
+def command(run: Mapping[str, Any], local: set[str], defaults: Sequence[Any]) -> str:
     """The command of a run, of its settings those that are not the default."""
     kept = run["config"]
     own = dict(_leaves({key: value for key, value in kept.items() if key != "train"}))
     given = (own, dict(_leaves(kept["train"])))
     words = ["groundling", run["kind"]]
-    for defaults, values in zip(DEFAULTS[run["kind"]], given, strict=True):
-        for group, one in flat(defaults):
+    for settings, values in zip(defaults, given, strict=True):
+        for group, one in flat(settings):
             default = vars(group)[one.name]
             default = list(default) if isinstance(default, tuple) else default
             value = values.get(one.name, default)

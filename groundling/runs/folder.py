@@ -19,7 +19,7 @@ from stat import S_IMODE
 from typing import Any, TextIO
 from weakref import WeakValueDictionary
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, first_line, reading
 from groundling.runs.hashing import data_hash
 
 RESULT = "result.json"
@@ -237,10 +237,10 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: names the file and the place of what is wrong.
     """
+    with reading(path):
+        content = path.read_bytes()
     try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        return json.loads(content.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
     except json.JSONDecodeError as error:
@@ -254,10 +254,10 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
     A last line that a kill cut off is none. Raises InputError, naming the line, for anything else that is no such line.
     """
+    with reading(path):
+        content = path.read_bytes() if path.exists() else b""
     try:
-        text = path.read_text(encoding="utf-8") if path.exists() else ""
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: not UTF-8 at byte {error.start}; delete the file") from None
     told = text.split("\n")

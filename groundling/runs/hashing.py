@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from groundling.core.errors import InputError
+from groundling.core.errors import reading
 
 NOT_LOCAL = "not a local path"
 """What stands in place of a hash for a hub id, or what else is no file here."""
@@ -81,11 +81,8 @@ def cache_folder() -> Path | None:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, which is read; raises InputError if it cannot be."""
-    try:
-        with path.open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest()
-    except OSError as error:
-        raise InputError(f"{path}: cannot be read ({error.strerror})") from None
+    with reading(path), path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 class _Remembered:
@@ -158,10 +155,8 @@ class _State(NamedTuple):
 
 
 def _state_of(file: Path) -> _State:
-    try:
+    with reading(file):
         about = file.stat()
-    except OSError as error:
-        raise InputError(f"{file}: cannot be read ({error.strerror})") from None
     times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
     newest = max(about.st_mtime_ns, about.st_ctime_ns)
     return _State(about.st_size, newest, " ".join(map(str, times)))

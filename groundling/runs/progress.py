@@ -6,7 +6,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
 from itertools import count
@@ -145,6 +145,12 @@ def tell(line: str) -> None:
     if is_first():
         _LAST.time = time.monotonic()
         _print(line, sys.stderr)
+
+
+def say_notes(notes: Iterable[str]) -> None:
+    """Tell the user, a line each and once for all processes, what a reader of the result must know, too."""
+    for note in notes:
+        tell(f"note: {note}")
 
 
 def _print(line: str, stream: TextIO) -> None:

@@ -1,83 +1,36 @@
-"""Tables for the screen, and a self-contained page with tables, pictures and figures as inline SVG."""
+"""Tables for the screen, and pages: one template and base style for all, and the report with tables and figures.
+
+A page of one's own is NAME.html and NAME.css beside a module, and NAME.js where it has data (`page_of`); the report's
+are `report.html` and `report.css`.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import io
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from groundling.runs.folder import write_whole
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
-<title>{{ title }}</title>
-<style>
- :root { color-scheme: light dark; --ink: #1c2126; --quiet: #55606b; --paper: #fff; --line: #c9d0d7 }
- @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaed; --quiet: #a3adb8; --paper: #14171a; --line: #4a535c }
- }
- * { box-sizing: border-box; min-width: 0 }
- body { font: 1rem/1.5 system-ui, sans-serif; max-width: 72rem; margin: 1.5rem auto; padding: 0 1rem;
-  color: var(--ink); background: var(--paper); overflow-wrap: anywhere }
- h1 { font-size: 1.7rem; line-height: 1.2; margin-bottom: .4rem } h2 { font-size: 1.15rem; margin-top: 2rem }
- p, dl { max-width: 46rem } dt { font-weight: 600 } dd { margin: 0 0 .5rem }
- p.note, figcaption { color: var(--quiet) } abbr { text-decoration: underline dotted; cursor: help }
- table { border-collapse: collapse; font-variant-numeric: tabular-nums; font-size: .92rem; max-width: 100% }
- th, td { padding: .35rem .6rem; text-align: right; vertical-align: top; border-bottom: 1px solid var(--line) }
- th:first-child, td:first-child { text-align: left } th { border-bottom: 2px solid var(--quiet) }
- th, td { overflow-wrap: break-word } td.long { overflow-wrap: anywhere }
- {% for name, width in stacks.items() %}@media (max-width: {{ width }}rem) {
-  table.{{ name }}, .{{ name }} tbody, .{{ name }} tr { display: block }
-  .{{ name }} tr { border-bottom: 2px solid var(--quiet); padding: .4rem 0 } .{{ name }} tr:first-child { display: none }
-  .{{ name }} td { display: flex; justify-content: space-between; gap: 1rem; padding: .15rem 0; border: 0 }
-  .{{ name }} td:first-child { font-weight: 600 } .{{ name }} td::before { content: attr(data-label); font-weight: 400;
-   color: var(--quiet); text-align: left; flex: 0 0 auto; max-width: 45% }
-  .{{ name }} td > span { overflow-wrap: anywhere }
- }
- {% endfor %}.pictures { display: grid; grid-template-columns: repeat(auto-fill, minmax(7.5rem, 1fr)); gap: 1rem }
- figure { margin: 0 } figcaption { font-size: .85rem; line-height: 1.35; white-space: pre-line; margin-top: .3rem }
- .pictures img { image-rendering: pixelated; width: 100%; max-width: 10rem; display: block }
- svg { max-width: 100%; height: auto; fill: currentColor; display: block }
- .narrow { display: none } .narrow svg { width: min(100%, 30rem) }
- @media (max-width: 52rem) { .broad { display: none } .narrow { display: block } }
-</style></head><body>
-<h1>{{ title }}</h1>
-{% for text in sentences %}<p>{{ text }}</p>{% endfor %}
-{% for section in sections %}<h2>{{ section.heading }}</h2>
-{% for text in section.sentences %}<p>{{ text }}</p>{% endfor %}
-{% if section.pictures %}<div class="pictures">{% for picture in section.pictures %}<figure>
-<img src="data:image/png;base64,{{ picture.base64 }}" alt="{{ picture.caption }}">
-<figcaption>{{ picture.caption }}</figcaption>
-</figure>{% endfor %}</div>{% endif %}
-{% if section.figure %}<div>{{ section.figure|safe }}</div>{% endif %}
-{% if section.rows %}<table role="table" class="{{ stack(section.rows[0]|length) }}">
-<tr role="row">{% for key in section.rows[0] %}<th role="columnheader">
-{%- if key in terms %}<abbr title="{{ terms[key] }}">{{ key }}</abbr>{% else %}{{ key }}{% endif %}</th>{% endfor %}</tr>
-{% for row in section.rows %}<tr role="row">{% for key, value in row.items() %}
-<td role="cell" data-label="{{ key }}"{% if has_long_word(value) %} class="long"{% endif %}><span>{{ value }}</span></td>{% endfor %}</tr>{% endfor %}
-</table>{% endif %}
-{% endfor %}
-{% if terms %}<h2>What the words mean</h2>
-<dl>{% for term, meaning in terms.items() %}<dt>{{ term }}</dt><dd>{{ meaning }}</dd>{% endfor %}</dl>{% endif %}
-{% for text in notes %}<p class="note">{{ text }}</p>{% endfor %}
-</body></html>
-"""
-"""Everything that is filled in is escaped, except a section's figure, which is SVG of our own making."""
-
 STACKS = {"few": 26, "some": 48, "many": 66}
 """Widths of the window, in rem, up to which a table's rows stand as blocks: of up to 3 columns, up to 6, and more."""
 
 LONG = 20
 """Letters of a word that need not be broken in a table."""
+
+OWN = __package__
+"""Where the template and style of all pages are."""
 
 TableRow = Mapping[str, str]
 """One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
@@ -110,6 +63,53 @@ class Section:
     """SVG, as `svg_of` or `in_two_widths` gives it; goes into the page as it is."""
     rows: Sequence[TableRow] = ()
     """A table: its first column left-aligned, the others right-aligned."""
+
+
+def page_of(
+    package: str, name: str, title: str, told: Mapping[str, Any], data: object = None
+) -> str:
+    """A page that needs no other file and loads nothing: a package's NAME.html inside `page.html`, filled with `told`.
+
+    All that is filled in is escaped, unless NAME.html says otherwise. A page with `data` has it as JSON in the element
+    `data`, and runs its NAME.js; its policy lets nothing else run.
+    """
+    # Imported late: the command line loads this module for its tables.
+    from jinja2 import DictLoader, Environment
+
+    style = _part(OWN, "page.css") + _part(package, f"{name}.css")
+    script = "" if data is None else _part(package, f"{name}.js")
+    # A page without a script may show figures, whose elements bring styles of their own.
+    styles = f"'{_hash(style)}'" if script else "'unsafe-inline'"
+    scripts = f"script-src '{_hash(script)}'; " if script else ""
+    inside = f"{name}.html"
+    templates = {"page.html": _part(OWN, "page.html"), inside: _part(package, inside)}
+    page = Environment(autoescape=True, loader=DictLoader(templates)).get_template(inside)
+    return page.render(
+        told,
+        name=name,
+        title=title,
+        policy=f"default-src 'none'; img-src data:; style-src {styles}; {scripts}base-uri 'none'; form-action 'none'",
+        style=style,
+        script=script,
+        data=_json(data),
+    )
+
+
+def _part(package: str, name: str) -> str:
+    return (files(package) / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    """By which a policy knows an element's text."""
+    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+
+
+def _json(content: object) -> str:
+    """JSON that can stand inside a script element, which `<` could end; the other marks are for stray parsers."""
+    text = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    for mark in "<>&\u2028\u2029":
+        text = text.replace(mark, f"\\u{ord(mark):04x}")
+    return text
 
 
 def counted(number: int, noun: str) -> str:
@@ -154,15 +154,16 @@ def write_report(
 
     Raises InputError if the file cannot be written.
     """
-    # Imported late: the command line loads this module for its tables.
-    from jinja2 import Environment
-
-    page = Environment(autoescape=True).from_string(PAGE)
-    told = {"title": title, "sections": sections, "sentences": sentences, "notes": notes}
-    text = page.render(
-        told, terms=terms or {}, stacks=STACKS, stack=_stack, has_long_word=_has_long_word
-    )
-    write_whole(path, text)
+    told = {
+        "sections": sections,
+        "sentences": sentences,
+        "notes": notes,
+        "terms": terms or {},
+        "stacks": STACKS,
+        "stack": _stack,
+        "has_long_word": _has_long_word,
+    }
+    write_whole(path, page_of(OWN, "report", title, told))
 
 
 def _stack(columns: int) -> str:

@@ -1,9 +1,9 @@
-"""The life of a run's folder, once for all recipes: opened, resumed, found finished, written, cleared."""
+"""The life of a run's folder, once for all commands: opened, resumed, found finished, written, cleared."""
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,17 +26,41 @@ from groundling.runs.folder import (
     write_json,
 )
 from groundling.runs.jobs import on_processor
+from groundling.runs.progress import is_first
+from groundling.runs.progress import say_notes as say_notes  # its readers' old place
+from groundling.runs.work import Work
 
 
-def say_notes(notes: Sequence[str]) -> None:
-    """Tell the user, a line each and once for all processes, what a reader of the result must know, too."""
-    if PartialState().is_main_process:
-        for note in notes:
-            print(f"note: {note}", file=sys.stderr)
+class Part(Work):
+    """A run, or a part of one, with a folder in which it finishes by itself, on every process of it.
+
+    The first process writes, the others wait.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(folder)
+        self.state = PartialState()
+
+    @property
+    def folder(self) -> Path:
+        """Where it writes, what it can go on from among it."""
+        return self.out
+
+    def save(self, write: Callable[[Path], None]) -> None:
+        """Let the first process write what was made to a folder, whose files are in the run's all at once, by name."""
+        if self.state.is_main_process:
+            with whole_folder(self.folder) as partial:
+                write(partial)
+
+    def end(self, result: dict[str, Any]) -> dict[str, Any]:
+        """The end: `result.json`, with the notes, and no checkpoints any more; returns what is written."""
+        result = self.with_notes(result)
+        write_result(self.folder, result)
+        return result
 
 
-class Run:
-    """A run's folder on every process of it; the first process writes, the others wait."""
+class Run(Part):
+    """A command's run."""
 
     def __init__(
         self,
@@ -46,19 +70,25 @@ class Run:
         inputs: Mapping[str, str | Path],
         cpu: bool = False,
         makes: Sequence[str] = (),
+        patience: timedelta | None = None,
     ) -> None:
         """`settings` and the hashes of `inputs` (name to path) decide whether `out` holds this very run.
 
         So do the files of modules that settings name (MODULE:NAME), and of the user's own that these import. `makes`
-        names what it leaves beside its result. Raises InputError if `out` holds another run, or another process writes
-        there, or there is no such module or object.
+        names what it leaves beside its result, `patience` is how long processes wait for each other if not as long as
+        torch lets them. Raises InputError if `out` holds another run, or another process writes there, or there is no
+        such module or object.
         """
         self.makes = makes
+        self._parts: list[bool] = []
+        """Of each part, whether it had something to do."""
         inputs = {**_named(inputs), **_modules(settings)}
-        self.state = PartialState(cpu=on_processor(cpu))
-        with self.state.main_process_first():
-            is_main = self.state.is_main_process
-            self.folder = open_run(out, kind, settings, inputs, is_main, self._hold)
+        waiting = {} if patience is None else {"timeout": patience}
+        state = PartialState(cpu=on_processor(cpu), **waiting)
+        with state.main_process_first():
+            is_main = state.is_main_process
+            folder = open_run(out, kind, settings, inputs, is_main, self._hold)
+        super().__init__(folder)
         self._opened = self._settings()
 
     @cached_property
@@ -66,45 +96,73 @@ class Run:
         """What the run wrote when it finished earlier, which is told; None if it has not."""
         result = ended(self.folder)
         if result is not None:
-            self.say_finished([self.folder / name for name in self.makes])
+            self.say_finished()
         return result
 
-    def say_finished(self, made: Sequence[Path] = ()) -> None:
-        """Tell the user why a run takes no time, and what of that which it `made` is gone since."""
-        if not self.state.is_main_process:
-            return
+    def say_finished(self) -> None:
+        """Tell the user why a run takes no time, and what of that which it made is gone since."""
         note = "finished earlier; nothing was done (another --out makes it anew)"
+        made = [self.folder / name for name in self.makes]
         lost = [path for path in made if not path.exists()]
         if lost:
             note = f"finished earlier, but {lost[0]} is gone since; delete {lost[0].with_name(RESULT)}, "
             note += "and the same command makes it again"
-        print(f"note: {self.folder}: {note}", file=sys.stderr)
+        say_notes([f"{self.folder}: {note}"])
 
     def _hold(self, folder: Path) -> None:
         """Keep other commands out of the folder; processes of one command share it, the first one holds it."""
-        if self.state.is_main_process:
+        if is_first():
             self._held = hold(folder)
 
     def _settings(self) -> object:
         """What the folder says it is, as the process that writes there finds it."""
         return read_json(self.folder / "config.json") if self.state.is_main_process else None
 
-    def finish(
-        self, result: dict[str, Any], save: Callable[[Path], None] | None = None
+    def part(
+        self,
+        name: str,
+        work: Callable[[Part], dict[str, Any]],
+        reads: Callable[[dict[str, Any]], object] = bool,
     ) -> dict[str, Any]:
-        """Let `save` write what the run made, then the result, which ends it; returns the result as the file has it.
+        """The result of a part, in the folder `name` of the run's: of an earlier call, or else what `work` makes now.
 
-        Raises InputError if another run has taken the folder, as it can until there is more than settings in it.
+        `reads` takes of an earlier one what the caller will. Raises InputError if that is damaged.
         """
+        part = Part(self.folder / name)
+        part.folder.mkdir(parents=True, exist_ok=True)
+        done = ended(part.folder, reads)
+        self._parts.append(done is None)
+        return part.end(work(part)) if done is None else done
+
+    def save(self, write: Callable[[Path], None]) -> None:
+        """As a part does; raises InputError if another run has taken the folder."""
+        self._check_taken()
+        super().save(write)
+
+    def end(self, result: dict[str, Any]) -> dict[str, Any]:
+        """As a part does, but returns the result as the file has it; raises InputError as `save`."""
+        if self._parts and not any(self._parts):
+            self.say_finished()
+        self._check_taken()
+        whole: dict[str, Any] = plain(super().end(result))
+        return whole
+
+    def _check_taken(self) -> None:
+        """Raises InputError if another run has taken the folder, as it can until there is more than settings in it."""
         there = self._settings()
         if there != self._opened:
             raise InputError(
                 f"{self.folder}: taken by another run in the meantime ({difference(there, self._opened, 'run')}); "
                 "choose another --out"
             )
-        write_result(self.folder, result, save)
-        whole: dict[str, Any] = plain(result)
-        return whole
+
+    def finish(
+        self, result: dict[str, Any], save: Callable[[Path], None] | None = None
+    ) -> dict[str, Any]:
+        """What functions call that open their runs themselves: `save`, then `end`."""
+        if save is not None:
+            self.save(save)
+        return self.end(result)
 
 
 def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any] | None:

@@ -1,24 +1,252 @@
-"""Settings of a run, as dataclasses; their docstrings are the command line's help. Imports nothing heavy.
+"""Settings as dataclasses: what one is, may be and means stands in its field. Imports nothing heavy.
 
-Settings that travel together are groups of their own inside a command's settings; on the command line and in a sweep's
-file every setting is called by its own name alone (`configured` and `changed` do the same in Python).
+    batch: Annotated[int, at_least(1)] = 32
+    \"""Samples per optimizer step.\"""
+
+The command line, sweeps, Python functions, their stubs and documents are made from these fields, and whoever makes
+settings has their values checked. Settings that travel together are groups of their own inside a command's settings;
+on the command line and in a sweep's file every setting is called by its own name alone (`configured` and `changed` do
+the same in Python).
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import Field, fields, is_dataclass, replace
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
+from enum import Enum
 from functools import cache
-from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Never, TypeVar, get_args, get_origin, get_type_hints
 
+from groundling.core.documented import documented
 from groundling.core.errors import InputError, nearest
 
-Settings = TypeVar("Settings")
+
+@dataclass(frozen=True)
+class Range:
+    """What a number, or every number of a list, may be."""
+
+    low: float
+    """The smallest."""
+    high: float = math.inf
+    """The largest; infinity itself is in no range but one that names it."""
+    open_low: bool = False
+    """All but the smallest itself."""
+    open_high: bool = True
+    """All but the largest itself."""
+
+    def __str__(self) -> str:
+        if not self.open_high:
+            return f"{self.low} to {self.high}"
+        start = f"more than {self.low}" if self.open_low else f"at least {self.low}"
+        return start if self.high == math.inf else f"{start} and below {self.high}"
+
+    def __contains__(self, number: float) -> bool:
+        above = number > self.low if self.open_low else number >= self.low
+        return above and (number < self.high if self.open_high else number <= self.high)
 
 
-@cache  # the plan of a paper asks for them a hundred thousand times
+def at_least(low: float, below: float = math.inf) -> Range:
+    """Numbers from `low` on, up to those below another."""
+    return Range(low, below)
+
+
+def above(low: float) -> Range:
+    """Numbers above `low`."""
+    return Range(low, open_low=True)
+
+
+def between(low: float, high: float) -> Range:
+    """Numbers from `low` to `high`, both included."""
+    return Range(low, high, open_high=False)
+
+
+class Input(Enum):
+    """What a text names that must be there before a command begins; its value is what help shows in its place."""
+
+    FILE = "FILE"
+    FOLDER = "FOLDER"
+    PATH = "FILE_OR_FOLDER"
+    WEIGHTED = "FILE[=WEIGHT]"
+    """A file or folder, and how often a step reads it."""
+    NAMED = "[NAME=]FOLDER"
+    """A folder, and what it is called."""
+    DATA = "FILE_OR_FOLDER_OR_HUB"
+    """Of a task; `hub` is where GLUE comes from."""
+    MODEL = "MODEL"
+    """A folder or the hub's id of a model, or MODULE:NAME of one's own."""
+    WEIGHTS = "MODEL_FOLDER"
+    """The same, but no run's folder, which has its model inside."""
+    MODEL_OR_RANDOM = "MODEL_OR_RANDOM"
+    """The same, or the word `random`."""
+    TASK = "TASK"
+    """A task's name, or MODULE:NAME."""
+    DESIGN = "DESIGN"
+    """The name of a vision-language model's design, or MODULE:NAME."""
+    INNER = "INNER_STEP"
+    """The name of an inner step of training, or MODULE:NAME."""
+
+
+class Rule(Enum):
+    """What else a field says of its setting."""
+
+    NEEDED = "needed"
+    MAY_REPEAT = "may repeat"
+
+
+needed = Rule.NEEDED
+"""A command does nothing without it."""
+may_repeat = Rule.MAY_REPEAT
+"""A list in which a thing may stand twice: what belongs side by side, or to another list."""
+
+
+class WrongSetting(InputError):
+    """A setting whose value is none that it may have."""
+
+    def __init__(self, name: str, fault: str) -> None:
+        """`fault`: what follows the setting's name."""
+        self.name, self.fault = name, fault
+        super().__init__(f"--{flag_of(name)}{fault}")
+
+    def under(self, prefix: str) -> WrongSetting:
+        """The same of a command in which `prefix` stands before the flags of these settings."""
+        return WrongSetting(f"{prefix}{self.name}", self.fault)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting as its field declares it."""
+
+    name: str
+    """What it is called."""
+    kind: Any
+    """Its type."""
+    marks: tuple[object, ...] = ()
+    """What its field says of its values: a `Range`, an `Input`, `Rule`s."""
+
+    @property
+    def choices(self) -> tuple[Any, ...]:
+        """What it may be; empty: not only some things."""
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    @property
+    def member(self) -> Any:
+        """The type of what stands in a list, or its own."""
+        return get_args(self.kind)[0] if get_origin(self.kind) is tuple else self.kind
+
+    @property
+    def count(self) -> int | None:
+        """How many a list holds; -1: any number; None: it is none."""
+        if get_origin(self.kind) is not tuple:
+            return None
+        members = get_args(self.kind)
+        return -1 if members[-1] is Ellipsis else len(members)
+
+    @property
+    def range(self) -> Range | None:
+        """What its numbers may be."""
+        return next((mark for mark in self.marks if isinstance(mark, Range)), None)
+
+    @property
+    def input(self) -> Input | None:
+        """What its texts name."""
+        return next((mark for mark in self.marks if isinstance(mark, Input)), None)
+
+    def fitted(self, value: object) -> object:
+        """The value as the setting has it: a path is its text, a lone text a list of one.
+
+        Raises WrongSetting for what it may not be.
+        """
+        if self.count is not None:
+            return self._list(value)
+        if self.member is str and isinstance(value, os.PathLike):
+            return os.fspath(value)
+        if not self._is_one(value):
+            self._refuse(value)
+        return value
+
+    def _list(self, value: object) -> tuple[object, ...]:
+        if self.member is str and isinstance(value, str | os.PathLike):
+            value = (value,) if os.fspath(value) else ()
+        if not isinstance(value, list | tuple):
+            self._refuse(value)
+        every = tuple(
+            os.fspath(one) if self.member is str and isinstance(one, os.PathLike) else one
+            for one in value
+        )
+        if self.count not in (-1, len(every)) or not all(map(self._is_one, every)):
+            self._refuse(every)
+        if self.count == -1 and may_repeat not in self.marks:
+            twice = next((one for one in every if every.count(one) > 1), None)
+            if twice is not None:
+                raise WrongSetting(self.name, f": {twice} is there twice; leave one out")
+        return every
+
+    def _is_one(self, value: object) -> bool:
+        """Whether a value, or one of a list, is of the type, and one of the choices or in the range."""
+        if self.choices:
+            return any(value == one and type(value) is type(one) for one in self.choices)
+        kinds = (int, float) if self.member is float else self.member
+        if not isinstance(value, kinds) or (isinstance(value, bool) and self.member is not bool):
+            return False
+        return self.range is None or value in self.range
+
+    def _refuse(self, value: object) -> Never:
+        raise WrongSetting(self.name, f" = {spelt(value)}, expected {self.expected}")
+
+    @property
+    def expected(self) -> str:
+        """What it may be, in words."""
+        if self.choices:
+            return f"one of {', '.join(map(str, self.choices))}"
+        if self.count is None:
+            return str(self.range or _WORDS.get(self.member, "settings of their own"))
+        many = "" if self.count == -1 else "two "
+        return f"{many}{_MANY[self.member]}" + (f", {self.range}" if self.range else "")
+
+
+_WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
+_MANY = {str: "texts", int: "whole numbers", float: "numbers"}
+
+
+@cache
+def declared(kind: Any) -> Mapping[str, Setting]:
+    """The settings of a class by name, groups among them."""
+    found = {}
+    for name, hint in get_type_hints(kind, include_extras=True).items():
+        marks = hint.__metadata__ if get_origin(hint) is Annotated else ()
+        plain = get_args(hint)[0] if marks else hint
+        found[name] = Setting(name, plain, marks)
+    return found
+
+
+@cache
+def _defaults(kind: Any) -> tuple[tuple[str, object], ...]:
+    return tuple((one.name, one.default) for one in fields(kind))
+
+
+class Settings:
+    """What every dataclass of settings is: checked when it is made, and documented by its fields."""
+
+    def __init_subclass__(cls) -> None:
+        documented(cls)
+
+    def __post_init__(self) -> None:
+        """Raises WrongSetting for a value that its field does not allow."""
+        kind: Any = type(self)
+        for name, default in _defaults(kind):
+            value = self.__dict__[name]
+            if value is not default:  # the plan of a paper makes a hundred thousand of them
+                fitted = declared(kind)[name].fitted(value)
+                if fitted is not value:
+                    object.__setattr__(self, name, fitted)  # the class is frozen
+
+
+Some = TypeVar("Some")
+
+
+@cache
 def _fields(kind: Any) -> tuple[Field[Any], ...]:
     return fields(kind)
 
@@ -33,14 +261,14 @@ def _is_group(value: object) -> bool:
     return _has_fields(kind)
 
 
-def flat(config: object) -> list[tuple[object, Field[Any]]]:
+def flat(config: object) -> list[tuple[object, Setting]]:
     """Every single setting of a configuration, those of its groups too, with the group that holds it."""
-    found: list[tuple[object, Field[Any]]] = []
+    found: list[tuple[object, Setting]] = []
     if not _is_group(config):
         return found
     kind: Any = type(config)
-    for one in _fields(kind):
-        value = config.__dict__[one.name]
+    for name, one in declared(kind).items():
+        value = config.__dict__[name]
         if _is_group(value):
             found += flat(value)
         else:
@@ -48,10 +276,10 @@ def flat(config: object) -> list[tuple[object, Field[Any]]]:
     return found
 
 
-def changed(config: Settings, /, **values: object) -> Settings:
+def changed(config: Some, /, **values: object) -> Some:
     """A copy with some settings changed, each by its own name, in whichever group it stands.
 
-    Raises InputError for a name that there is not.
+    Raises InputError for a name that there is not, and for a value that does not fit.
     """
     names = {one.name for _, one in flat(config)}
     for name in values:
@@ -62,19 +290,22 @@ def changed(config: Settings, /, **values: object) -> Settings:
     return _changed(config, values)
 
 
-def _changed(config: Any, values: dict[str, object]) -> Any:
+def _changed(config: Any, values: Mapping[str, object]) -> Any:
+    """The same, or what is there already where nothing of it changes."""
     new = {}
     kind: Any = type(config)
     for one in _fields(kind):
         value = config.__dict__[one.name]
         if _is_group(value):
-            new[one.name] = _changed(value, values)
+            group = _changed(value, values)
+            if group is not value:
+                new[one.name] = group
         elif one.name in values:
             new[one.name] = values[one.name]
-    return replace(config, **new)
+    return replace(config, **new) if new else config
 
 
-def configured(kind: type[Settings], /, **values: object) -> Settings:
+def configured(kind: type[Some], /, **values: object) -> Some:
     """A configuration with some settings other than the default, each by its own name: as the flags of a command."""
     return changed(kind(), **values)
 
@@ -86,65 +317,18 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
     """
     if not values:
         return list(defaults)
-    holders = {
-        one.name: (place, group)
-        for place, config in enumerate(defaults)
-        for group, one in flat(config)
-    }
+    holders = {one.name: place for place, config in enumerate(defaults) for _, one in flat(config)}
     new: list[dict[str, object]] = [{} for _ in defaults]
     for name, value in values.items():
         if name not in holders:
             raise InputError(
                 f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{nearest(name, holders)}"
             )
-        place, group = holders[name]
-        _check_value(group, name, value, where)
-        new[place][name] = value
-    pairs = zip(defaults, new, strict=True)
-    settings = [changed(config, **some) if some else config for config, some in pairs]
+        new[holders[name]][name] = value
     try:
-        for config in settings:
-            check_numbers(config)
+        return [_changed(*pair) for pair in zip(defaults, new, strict=True)]
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
-    return settings
-
-
-@cache
-def hints(kind: Any) -> dict[str, Any]:
-    """The types of a configuration's settings by name."""
-    return get_type_hints(kind)
-
-
-def _check_value(group: Any, name: str, value: object, where: str) -> None:
-    """Raises InputError for a value of another type than the setting's default, or none of its choices."""
-    before = vars(group)[name]
-    kind: Any = type(group)
-    # Whole epochs are a whole number in many defaults.
-    kinds = (int, float) if hints(kind)[name] is float else (type(before),)
-    wrong_bool = isinstance(value, bool) and not isinstance(before, bool)
-    if not isinstance(value, kinds) or wrong_bool:
-        raise InputError(f"{where}: {name} = {value!r}, expected a value like {before!r}")
-    hint = hints(kind)[name]
-    if isinstance(value, tuple):
-        _check_members(get_args(hint), name, value, where)
-    if get_origin(hint) is Literal and value not in get_args(hint):
-        raise InputError(
-            f"{where}: {name} = {value!r}, expected one of {', '.join(get_args(hint))}"
-        )
-
-
-def _check_members(
-    members: Sequence[object], name: str, value: tuple[object, ...], where: str
-) -> None:
-    """Raises InputError for a list of others than the texts or numbers that belong there, or too many or few."""
-    kinds = (str,) if members[0] is str else (int, float)
-    word = "texts" if members[0] is str else "numbers"
-    if Ellipsis not in members:
-        word = f"{len(members)} {word}"
-    fits = all(isinstance(one, kinds) and not isinstance(one, bool) for one in value)
-    if not fits or (Ellipsis not in members and len(value) != len(members)):
-        raise InputError(f"{where}: {name} = {list(value)!r}, expected a list of {word}")
 
 
 def need(config: object, command: str, *names: str) -> None:
@@ -152,124 +336,14 @@ def need(config: object, command: str, *names: str) -> None:
     values = {one.name: group.__dict__[one.name] for group, one in flat(config)}
     for name in names:
         if not values[name]:
-            raise InputError(f"{command} needs --{_flag(name)}")
+            raise InputError(f"{command} needs --{flag_of(name)}")
 
 
-def _list_lone_texts(config: object, *names: str) -> None:
-    """Turns a lone text, as Python code may write it, into a list of one, and an empty one into none."""
-    for name in names:
-        value = config.__dict__[name]
-        if isinstance(value, str):
-            object.__setattr__(config, name, (value,) if value else ())  # the class is frozen
-
-
-Numbers = Callable[[float], bool]
-
-
-EXPECTED: tuple[tuple[str, Numbers, tuple[str, ...]], ...] = (
-    (
-        "at least 1",
-        lambda value: value >= 1,
-        (
-            *("batch", "accumulate", "save_every", "log_every"),
-            *("words", "cross_layers", "adversarial_passes", "join_captions", "at_once"),
-            *("processes", "least_arcs", "line_points"),
-            *("patch", "projection", "vocabulary", "size", "vision", "text", "draws", "best"),
-            *("held", "train", "most"),
-        ),
-    ),
-    ("at least 3, for a start, a piece and an end", lambda value: value >= 3, ("window",)),
-    (
-        "more than 0",
-        lambda value: 0 < value < math.inf,
-        ("epochs", "epsilon", "temperature", "td_temperature", "scale"),
-    ),
-    (
-        "0 to 1",
-        lambda value: 0 <= value <= 1,
-        ("warmup", "mask_rate", "active", "overlap", "stated"),
-    ),
-    (
-        "at least 0 and below 1",
-        lambda value: 0 <= value < 1,
-        ("betas", "momentum", "head_share", "shift"),
-    ),
-    (
-        "at least 0",
-        lambda value: 0 <= value < math.inf,
-        (
-            *("steps", "batch_tokens", "lr", "milestones", "milestone_factor", "warmup_steps"),
-            *("horizon", "weight_decay", "head_lr", "head_start", "clip"),
-            *("distill_weight", "distill_warmup", "sentence", "word", "max_windows", "td_weight"),
-            "retain",
-            *("adversarial_size", "adversarial_kl", "hard_negatives", "most_questions", "windows"),
-            *("most_examples", "explained", "most_regions", "budget"),
-            *("eval_every", "patience", "threshold", "least", "side", "long_side", "max_length"),
-            *("max_texts", "most_pairs", "top", "seconds_per_step"),
-        ),
-    ),
-    ("at least 0, or -1 for what fits", lambda value: value >= -1, ("workers",)),
-    ("at least 0, or inf for all", lambda value: value >= 0, ("cache_gb",)),
-)
-"""What numbers settings may be: in words, as a test, and which settings, of any command."""
-
-
-EXPECTED_OF = {name: (words, fits) for words, fits, names in EXPECTED for name in names}
-"""The same by setting."""
-
-
-NUMERIC = re.compile(r"(tuple\[)?(int|float)\b")
-"""Types of settings that are numbers; the same name may stand for something else in another command."""
-
-
-@cache
-def _numbers(kind: Any) -> frozenset[str]:
-    """The settings of a group that are numbers."""
-    return frozenset(one.name for one in _fields(kind) if NUMERIC.match(str(one.type)))
-
-
-def check_numbers(config: object, prefix: str = "") -> None:
-    """Raises InputError naming the flag of a number that is out of its range, in whichever group it stands.
-
-    Of numbers without a range of their own, NaN and infinity are none. `prefix` stands before the flag's name.
-    """
-    for group, one in flat(config):
-        kind: Any = type(group)
-        if one.name not in _numbers(kind):
-            continue
-        value = vars(group)[one.name]
-        words, fits = EXPECTED_OF.get(one.name, ("a finite number", math.isfinite))
-        every = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(number, (int, float)) and fits(number) for number in every):
-            raise InputError(f"--{prefix}{_flag(one.name)} = {_spelt(value)}, expected {words}")
-
-
-MAY_REPEAT = frozenset(
-    {"text", "model", "regions", "heads", "predictions", "published", "ids", "ids_as"}
-)
-"""Lists in which a thing may stand twice: what belongs side by side, or to another list."""
-
-
-def check_lists(config: object, prefix: str = "") -> None:
-    """Raises InputError naming the flag of a list in which something stands twice, where that changes nothing.
-
-    `prefix` stands before the flag's name.
-    """
-    for group, one in flat(config):
-        value = vars(group)[one.name]
-        kind: Any = type(group)
-        is_list = isinstance(value, tuple) and get_args(hints(kind)[one.name])[1:] == (...,)
-        if not is_list or one.name in MAY_REPEAT:
-            continue
-        twice = next((each for each in value if value.count(each) > 1), None)
-        if twice is not None:
-            raise InputError(f"--{prefix}{_flag(one.name)}: {twice} is there twice; leave one out")
-
-
-def _flag(name: str) -> str:
+def flag_of(name: str) -> str:
+    """How a setting is spelt on the command line, without the dashes before it."""
     return name.replace("_", "-")
 
 
-def _spelt(value: object) -> str:
+def spelt(value: object) -> str:
     """A value as one types it."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -3,63 +3,61 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.settings.fields import _spelt, check_numbers
+from groundling.settings.fields import Settings, WrongSetting, above, at_least, between, spelt
 
 
-@documented
 @dataclass(frozen=True)
-class TrainConfig:
+class TrainConfig(Settings):
     """How `train` optimises."""
 
-    steps: int = 0
+    steps: Annotated[int, at_least(0)] = 0
     """Optimizer steps; 0 means `epochs` decides."""
-    epochs: float = 1.0
+    epochs: Annotated[float, above(0)] = 1.0
     """Passes over the data, if `steps` is 0."""
-    batch: int = 32
+    batch: Annotated[int, at_least(1)] = 32
     """Samples per optimizer step, over all processes and accumulation."""
-    batch_tokens: int = 0
+    batch_tokens: Annotated[int, at_least(0)] = 0
     """In place of --batch: most tokens (pieces and regions, padding included) of a micro-batch of one process; an \
 optimizer step has --accumulate of them on every process (UNITER); 0: --batch counts."""
-    accumulate: int = 1
+    accumulate: Annotated[int, at_least(1)] = 1
     """Micro-batches per optimizer step and process; contrastive terms take their negatives from one of them."""
     optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
     """adamw; bertadam, which does not correct the first steps' bias (VisualBERT, XDBERT); sgd (VL-BERT's VCR)."""
-    lr: float = 1e-4
+    lr: Annotated[float, at_least(0)] = 1e-4
     """Peak learning rate."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: Annotated[tuple[float, float], at_least(0, below=1)] = (0.9, 0.999)
     """adamw, bertadam: decay of the two running means (UNITER: 0.9 0.98)."""
-    epsilon: float = 1e-8
+    epsilon: Annotated[float, above(0)] = 1e-8
     """adamw, bertadam: added to the denominator (UNITER, VL-BERT, VisualBERT: 1e-6)."""
-    momentum: float = 0.9
+    momentum: Annotated[float, at_least(0, below=1)] = 0.9
     """sgd: momentum (VL-BERT's VCR: 0.9)."""
     schedule: Literal["linear", "cosine", "constant", "steps"] = "linear"
     """Course of the learning rate after warm-up; steps: constant, and multiplied at every one of --milestones."""
-    milestones: tuple[float, ...] = ()
+    milestones: Annotated[tuple[float, ...], at_least(0)] = ()
     """--schedule steps: epochs after which the learning rate is multiplied (VL-BERT's VCR: 14 18)."""
-    milestone_factor: float = 0.1
+    milestone_factor: Annotated[float, at_least(0)] = 0.1
     """--schedule steps: by what it is multiplied (VL-BERT: 0.1)."""
-    warmup: float = 0.05
+    warmup: Annotated[float, between(0, 1)] = 0.05
     """Share of the schedule's steps in which the learning rate grows from 0."""
-    warmup_steps: int = 0
+    warmup_steps: Annotated[int, at_least(0)] = 0
     """Steps in which the learning rate grows from 0, in place of that share; 0: the share counts."""
-    horizon: int = 0
+    horizon: Annotated[int, at_least(0)] = 0
     """Steps over which the schedule is laid out; 0 means the steps of the run. XDBERT's code: 139600."""
-    weight_decay: float = 0.01
+    weight_decay: Annotated[float, at_least(0)] = 0.01
     """Weight decay (of sgd part of the gradient, otherwise apart from it); biases and LayerNorms are spared."""
     decay_all: bool = False
     """Let weights decay everywhere, in biases and LayerNorms too (the code of VL-BERT and XDBERT)."""
-    head_lr: float = 1.0
+    head_lr: Annotated[float, at_least(0)] = 1.0
     """Learning rate of the objectives' heads, as a multiple of `lr`."""
-    head_start: int = 0
+    head_start: Annotated[int, at_least(0)] = 0
     """Steps in which only the heads are trained; warm-up of everything else begins after them; 0: --head-share \
 counts."""
-    head_share: float = 0.0
+    head_share: Annotated[float, at_least(0, below=1)] = 0.0
     """The same as a share of the schedule's steps."""
-    clip: float = 1.0
+    clip: Annotated[float, at_least(0)] = 1.0
     """Largest gradient norm; 0: gradients are not clipped."""
     clip_each: bool = False
     """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
@@ -68,20 +66,29 @@ counts."""
     gradient_checkpointing: bool = False
     """Keep less of the forward pass and compute it again in the backward pass: less memory, more time (about 1.4 \
 times), the same numbers (docs/running.md)."""
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     """Seed of every random choice."""
     compile: bool = False
     """Compile the model's passes (torch.compile, of any shape): minutes before the first steps, faster ones after \
 them, numbers equal up to rounding but for dropout, which draws others; for long runs on a GPU."""
-    workers: int = -1
+    workers: Annotated[int, at_least(-1)] = -1
     """Data-loading processes per training process; results do not depend on it. -1: none on a CPU, up to 4 of its \
 cores where there is an accelerator."""
-    save_every: int = 500
+    save_every: Annotated[int, at_least(1)] = 500
     """Steps between checkpoints from which a killed run resumes."""
-    log_every: int = 10
+    log_every: Annotated[int, at_least(1)] = 10
     """Steps between lines of log.jsonl."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.schedule == "steps") != bool(self.milestones):
+            raise InputError("--schedule steps and --milestones (epochs) need each other")
+        if list(self.milestones) != sorted(self.milestones):
+            raise WrongSetting(
+                "milestones", f" = {spelt(self.milestones)}, expected rising numbers of epochs"
+            )
 
     @property
     def batch_size(self) -> str:
@@ -89,44 +96,25 @@ cores where there is an accelerator."""
         return f"{self.batch_tokens} tokens" if self.batch_tokens else str(self.batch)
 
 
-@documented
 @dataclass(frozen=True)
-class Examining:
+class Examining(Settings):
     """Evaluation on held-out data while training, and what follows from it."""
 
-    eval_every: float = 0.0
+    eval_every: Annotated[float, at_least(0)] = 0.0
     """Epochs from one evaluation to the next, such as 1 or 0.25; 0: none until the end. On finetune: the task's first \
 development split; adapt: the loss on --held; pretrain: that on --eval-captions, --eval-listing or --eval-splits; \
 teach: retrieval on these."""
     keep: Literal["last", "best"] = "last"
     """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
 there, whose score there is flattered by the choice."""
-    patience: int = 0
+    patience: Annotated[int, at_least(0)] = 0
     """--eval-every: stop after so many evaluations that were no better than the best one; 0: never."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for flag, given in (("--keep best", self.keep != "last"), ("--patience", self.patience)):
             if given and not self.eval_every:
                 raise InputError(f"{flag} needs --eval-every EPOCHS, more than 0")
-
-
-def check_training(config: TrainConfig, prefix: str = "") -> None:
-    """Raises InputError naming the flag of a setting that is out of its range or without effect.
-
-    `prefix` stands before the flag's name.
-    """
-    check_numbers(config, prefix)
-    if len(config.betas) != 2:
-        raise InputError(f"--{prefix}betas = {_spelt(config.betas)}, expected two numbers")
-    milestones = config.milestones
-    if (config.schedule == "steps") != bool(milestones):
-        raise InputError(
-            f"--{prefix}schedule steps and --{prefix}milestones (epochs) need each other"
-        )
-    if list(milestones) != sorted(set(milestones)):
-        raise InputError(
-            f"--{prefix}milestones = {_spelt(milestones)}, expected rising numbers of epochs"
-        )
 
 
 def check_held(examining: Examining, is_held: bool, flags: str) -> None:
@@ -135,9 +123,8 @@ def check_held(examining: Examining, is_held: bool, flags: str) -> None:
         raise InputError(f"--eval-every: nothing is held out to evaluate on; pass {flags}")
 
 
-@documented
 @dataclass(frozen=True)
-class Sharing:
+class Sharing(Settings):
     """Where on Hugging Face's hub a saved model goes."""
 
     push_to_hub: str = ""
@@ -148,5 +135,6 @@ does; of several seeds the best on dev; empty: nothing leaves this machine."""
 otherwise. One that is there stays as it is."""
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if self.private and not self.push_to_hub:
             raise InputError("--private needs --push-to-hub OWNER/NAME")

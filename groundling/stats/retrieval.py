@@ -18,7 +18,7 @@ from groundling.core.keyed import generator
 from groundling.data.captions.samples import CaptionSamples
 from groundling.models.clip import TwoTowers
 from groundling.runs.progress import followed
-from groundling.stats.resampling import resampled
+from groundling.stats.resampling import interval, resampled
 
 RANKS = (1, 5, 10)
 """Recall is reported at each of these."""
@@ -137,7 +137,7 @@ def compared(
 
 def _told(values: np.ndarray, digits: int) -> dict[str, Any]:
     """The last of the values, which is that of the data, with the interval of the others, which are resamples."""
-    ends = np.quantile(values[:-1], (0.025, 0.975))
+    ends = interval(values[:-1])
     return {
         "value": round(float(values[-1]), digits),
         "interval": [round(float(end), digits) for end in ends],

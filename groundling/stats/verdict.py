@@ -20,11 +20,10 @@ from scipy import stats
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY, Metric, collapsed
+from groundling.stats.resampling import DRAWS, interval, times_drawn
 
 ALPHA = 0.05
-"""A p below this is significant; 1 - ALPHA is the interval's coverage."""
-DRAWS = 2000
-"""Resamples of the bootstrap."""
+"""A p below this is significant."""
 BLOCK = 200
 """Resamples that are computed at once, which bounds the memory."""
 EXACT = 20_000
@@ -158,7 +157,7 @@ def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: 
             paired=_seeds(control, control_defined) == _seeds(other, other_defined),
         )
         verdict.error = float(differences.std(ddof=1))
-        low, high = np.quantile(differences, (ALPHA / 2, 1 - ALPHA / 2)).tolist()
+        low, high = interval(differences).tolist()
         verdict.interval = (low, high)
         verdict.detectable = float(DETECTABLE * verdict.error)
         p, smallest = permutation(control_scores, other_scores, seed)
@@ -238,8 +237,7 @@ def bootstrap(
     differences = []
     for start in range(0, draws, BLOCK):
         block = min(BLOCK, draws - start)
-        counts = _times_drawn(rng.integers(examples, size=(block, examples)))
-        sums = counts @ terms.reshape(examples, -1)
+        sums = times_drawn(examples, block, rng) @ terms.reshape(examples, -1)
         scores = metric.finish(sums.reshape(block, *terms.shape[1:]))  # (block, S1 + S2)
         from_control = rng.integers(control_runs, size=(block, max(1, control_runs - 1)))
         from_other = from_control
@@ -251,14 +249,6 @@ def bootstrap(
     every = np.concatenate(differences)
     defined = every[np.isfinite(every)]
     return defined if len(defined) else np.full(2, nan)
-
-
-def _times_drawn(picked: np.ndarray) -> np.ndarray:
-    """How often each of N examples is among the picked ones (B, N): (B, N) float."""
-    block, examples = picked.shape
-    apart = picked + examples * np.arange(block)[:, None]
-    counts = np.bincount(apart.ravel(), minlength=examples * block)
-    return counts.reshape(block, examples).astype(float)
 
 
 def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[float, float]:

@@ -1,4 +1,4 @@
-"""A task is examples + form + metrics + version; it makes the objective that fine-tunes for it.
+"""A task is examples + form + metrics + version.
 
 Any module may hold one, inside this package or not: nothing in `Task` knows where it stands.
 """
@@ -11,13 +11,11 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.core.batch import Example, RegionRow, Sizes
+from groundling.core.batch import Example, RegionRow
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.core.forms import Form
 from groundling.core.metrics import Metric
-from groundling.models.task_heads import TaskHead
-from groundling.objectives.supervised import Supervised
 from groundling.runs.hashing import data_hash
 
 
@@ -107,10 +105,6 @@ class Task:
                     f"{path}: the very bytes of {learned}; scores tell what was remembered"
                 )
         return notes
-
-    def objective(self, sizes: Sizes, head: TaskHead | None = None) -> Supervised:
-        """Head and loss for fine-tuning a model of these sizes; without a `head`, the plain one."""
-        return Supervised(sizes, form=self.form, head=head)
 
     def submission(
         self, split: str, officials: Sequence[str], predictions: Sequence[float] | np.ndarray

@@ -20,8 +20,14 @@ from groundling.core.keyed import generator
 from groundling.data.clusters import Clusters, kmeans_1d
 from groundling.data.regions.pictures import Picture, digest_of, pictures_of, read_picture
 from groundling.data.samples import Samples
-from groundling.data.text.keywords import BuiltIn, Keywords, keyword_importance
-from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.keywords import (
+    BuiltIn,
+    Keywords,
+    keyword_importance,
+    select,
+    select_random,
+    token_scores,
+)
 from groundling.data.text.words import spans
 from groundling.models.clip import FrozenClip, last_pieces
 from groundling.settings.objectives import Targeted

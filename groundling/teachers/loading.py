@@ -63,16 +63,6 @@ def adapter_teacher_set(
     return TeacherSet([teacher], FeatureCache(cache_folder(options.teacher_cache, out)))
 
 
-def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:
-    """The models and images of a run's teachers, whose hashes tell it from other runs."""
-    return {
-        "teacher": "" if is_outside(source) else source,
-        "teacher_text": options.teacher_text,
-        "teacher_scorer": options.teacher_scorer,
-        "teacher_images": options.teacher_images,
-    }
-
-
 def load_teachers(
     source: str,
     needs: Collection[str],

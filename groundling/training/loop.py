@@ -32,7 +32,7 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import disk_errors, json_text, plain, read_log, write_whole
 from groundling.runs.jobs import on_processor
 from groundling.runs.progress import Progress
-from groundling.settings.training import TrainConfig, check_training
+from groundling.settings.training import TrainConfig
 from groundling.teachers import FiniteCheck, Teacher, add_features
 from groundling.training.exams import Exam
 from groundling.training.feed import Feed, Source, Steps, planned, scores
@@ -118,7 +118,6 @@ def train(
     the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
     `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
     """
-    check_training(config)
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
     inner = Once() if inner is None else inner
     with _quiet_writer():

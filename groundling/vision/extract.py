@@ -16,7 +16,6 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModel
 
-from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.pictures import Picture, read_picture
 from groundling.data.regions.store import Found, RegionWriter
@@ -27,6 +26,7 @@ from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.weights import weights_sha256
 from groundling.runs.progress import Progress
 from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
+from groundling.vision.settings import Extraction
 from groundling.vision_language.roi_align import roi_align
 
 BINS = 7
@@ -140,17 +140,17 @@ class Backbone:
 
 
 def listing(
-    config: RegionsConfig, files: Collection[str]
+    extraction: Extraction, files: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[str]]:
     """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
 
-    With `config.boxes`, the images are these `files`. Raises InputError if there are none, or if one is missing
-    without `config.skip_missing`.
+    With `extraction.boxes`, the images are these `files`. Raises InputError if there are none, or if one is missing
+    without `extraction.skip_missing`.
     """
-    folder = Path(config.images)
+    folder = Path(extraction.images)
     if not folder.is_dir():
         raise InputError(f"{folder}: no such image folder")
-    if config.boxes:
+    if extraction.boxes:
         outside = sorted(file for file in files if leads_out(file, folder))
         paths = sorted(folder / file for file in set(files).difference(outside))
     else:
@@ -163,7 +163,7 @@ def listing(
             there.append(path)
         else:
             gaps.append(f"{path.relative_to(folder)}: no such image in {folder}")
-    if gaps and not config.skip_missing:
+    if gaps and not extraction.skip_missing:
         raise InputError(f"{gaps[0]} ({len(gaps)} such); add them or pass --skip-missing")
     kept: dict[str, Path] = {}
     for path in there:
@@ -187,34 +187,35 @@ class Ready(NamedTuple):
 
 
 class Extractor:
-    """Boxes and features as configured, image by image."""
+    """Boxes and features as told, image by image."""
 
     def __init__(
         self,
-        config: RegionsConfig,
+        extraction: Extraction,
         device: str,
         annotations: Mapping[str, Annotated],
         names: Sequence[str],
     ) -> None:
         """`annotations`: boxes of files by image file, of classes `names`; empty if there are none."""
-        self.config = config
+        self.extraction = extraction
+        self.finding = finding = extraction.finding
         self.annotations = annotations
-        self.backbone = Backbone(config.backbone, config.side, device)
+        self.backbone = Backbone(finding.backbone, finding.side, device)
         self.detector: Detector | None = None
-        models = {"backbone": config.backbone}
+        models = {"backbone": finding.backbone}
         weights = {"backbone": self.backbone.sha256}
         preprocessing: dict[str, Any] = {"backbone": self.backbone.facts}
-        sources = list(config.boxes)
-        if config.grid:
-            sources = [f"a grid of {config.grid} x {config.grid}"]
-        if not sources or config.also_detected:
-            keep = Keep(config.threshold, config.least, config.most, config.overlap)
+        sources = list(extraction.boxes)
+        if finding.grid:
+            sources = [f"a grid of {finding.grid} x {finding.grid}"]
+        if not sources or extraction.also_detected:
+            keep = Keep(finding.threshold, finding.least, finding.most, finding.overlap)
             sources.append(f"the detector, {keep}")
-            self.detector = Detector(config.detector, keep, device)
-            models["detector"] = config.detector
+            self.detector = Detector(finding.detector, keep, device)
+            models["detector"] = finding.detector
             weights["detector"] = weights_sha256(self.detector.model)
             preprocessing["detector"] = self.detector.processor.to_dict()
-            names = names if config.boxes else self.detector.names
+            names = names if extraction.boxes else self.detector.names
         source = " + ".join(sources)
         self.names = list(names)
         text = json.dumps(preprocessing, sort_keys=True, default=str)
@@ -230,7 +231,7 @@ class Extractor:
             "preprocessing": json.loads(text),
             "preprocessing_sha256": digest,
             "boxes_from": source,
-            **_made_with(config),
+            **({} if extraction.boxes else {"made_with": finding.told()}),
             "classes": len(names),
             "class_names": names,
         }
@@ -248,9 +249,9 @@ class Extractor:
         """
         regions: dict[str, Found] = {}
         skipped: list[str] = []
-        for start in range(0, len(images), self.config.batch):
+        for start in range(0, len(images), self.extraction.batch):
             sizes: dict[tuple[int, int], list[Ready]] = {}
-            batch = images[start : start + self.config.batch]
+            batch = images[start : start + self.extraction.batch]
             for name, path in batch:
                 try:
                     ready = self._read(name, path)
@@ -275,7 +276,7 @@ class Extractor:
         image = read_picture(picture)
         if not self.annotations or not isinstance(picture, Path):
             return Ready(name, image)
-        known = self.annotations[picture.relative_to(self.config.images).as_posix()]
+        known = self.annotations[picture.relative_to(self.extraction.images).as_posix()]
         return Ready(name, image, known.on(image.size))
 
     def _together(self, ready: Sequence[Ready]) -> list[Found]:
@@ -289,7 +290,7 @@ class Extractor:
                 detected = [self._behind(*pair) for pair in pairs]
             boxes = detected
         elif not boxes:
-            boxes = [grid(self.config.grid)] * len(ready)
+            boxes = [grid(self.finding.grid)] * len(ready)
         whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
         features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
         regions = []
@@ -306,7 +307,7 @@ class Extractor:
                 annotated_order=of_image.numbered and not of_image.left_out,
                 behind=of_image.behind,
             )
-            if self.config.whole and len(found.boxes):
+            if self.finding.whole and len(found.boxes):
                 found = found.with_whole(numbers[-1:])
             regions.append(found)
         return regions
@@ -342,20 +343,6 @@ def _cover(boxes: Boxes) -> np.ndarray | None:
     )
 
 
-FOUND_BY = ("backbone", "side", "whole")
-"""Settings on which regions depend, wherever boxes are from."""
-DETECTED_BY = ("detector", "threshold", "least", "most", "overlap")
-"""Those of a detector."""
-
-
-def _made_with(config: RegionsConfig) -> dict[str, dict[str, Any]]:
-    """The settings that find the same regions on other photos; none where boxes are from files."""
-    if config.boxes:
-        return {}
-    names = (*FOUND_BY, "grid") if config.grid else (*FOUND_BY, *DETECTED_BY)
-    return {"made_with": {name: vars(config)[name] for name in names}}
-
-
 class Extracted(NamedTuple):
     """What is needed to close a store of extracted regions; the same in every process."""
 
@@ -367,21 +354,21 @@ class Extracted(NamedTuple):
     """Images that were left out before any was read, with reasons."""
 
 
-def extract(config: RegionsConfig, folder: str | Path, part: Part) -> Extracted:
+def extract(extraction: Extraction, folder: str | Path, part: Part) -> Extracted:
     """Write every shard of a store in `folder` that belongs to `part` and is missing."""
     device = "cpu"
-    if torch.cuda.is_available() and not config.cpu:
+    if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{part.rank % torch.cuda.device_count()}"
     annotations: dict[str, Annotated] = {}
     names: list[str] = []
-    if config.boxes:
-        annotations, names = annotated(*config.boxes)
-    images, gaps = listing(config, annotations)
-    extractor = Extractor(config, device, annotations, names)
-    writer = RegionWriter(folder, config.shard, extractor.key, part)
+    if extraction.boxes:
+        annotations, names = annotated(*extraction.boxes)
+    images, gaps = listing(extraction, annotations)
+    extractor = Extractor(extraction, device, annotations, names)
+    writer = RegionWriter(folder, extraction.shard, extractor.key, part)
     numbers = list(writer.pending(len(images)))
-    starts = {number: number * config.shard for number in numbers}
-    shards = {number: images[start : start + config.shard] for number, start in starts.items()}
+    starts = {number: number * extraction.shard for number in numbers}
+    shards = {number: images[start : start + extraction.shard] for number, start in starts.items()}
     progress = Progress("regions", sum(map(len, shards.values())), "image")
     for number, shard in shards.items():
         writer.write(number, *extractor(shard, progress))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.pictures import Picture
 from groundling.data.regions.store import Found, RegionsInMemory, storable
 from groundling.vision.extract import Extractor
+from groundling.vision.settings import Extraction, Finding
 
 
 class Finder:
@@ -17,26 +17,26 @@ class Finder:
 
     def __init__(
         self,
-        config: RegionsConfig,
+        finding: Finding,
         facts: Mapping[str, Any],
         device: str = "cpu",
         features: bool = True,
     ) -> None:
-        """`config` as the store was made with, `facts` what its manifest says of models and preprocessing.
+        """`finding` as the store was made with, `facts` what its manifest says of models and preprocessing.
 
         With `features` off, boxes alone are handed on. Raises InputError if a model is missing, or is not the one that
         the store was made with.
         """
         self.features = features
         try:
-            self.extractor = Extractor(config, device, {}, ())
+            self.extractor = Extractor(Extraction(finding=finding), device, {}, ())
         except InputError as error:
             raise InputError(
                 f"{error}; regions of new photos are found as those were that the model learned from: --backbone and "
                 "--detector say where these models lie now"
             ) from None
         found = self.extractor.facts
-        sources = {"backbone": config.backbone, "detector": config.detector}
+        sources = {"backbone": finding.backbone, "detector": finding.detector}
         for name, weights in dict(facts.get("weights", {})).items():
             if found["weights"].get(name) != weights and (features or name == "detector"):
                 raise InputError(
@@ -44,7 +44,7 @@ class Finder:
                 )
         if features and facts.get("identity") not in ("", None, found["identity"]):
             raise InputError(
-                f"{config.backbone}: its images are prepared otherwise than those that this model learned from"
+                f"{finding.backbone}: its images are prepared otherwise than those that this model learned from"
             )
 
     def __call__(self, photos: Mapping[str, Picture]) -> tuple[RegionsInMemory, dict[str, str]]:

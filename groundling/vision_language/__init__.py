@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.models.join import Join
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective
+from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language.single_stream import SingleStream
 
 
@@ -20,8 +20,8 @@ from groundling.vision_language.single_stream import SingleStream
 class Phase:
     """What a model is pre-trained with: objectives, and how often a step scores which of them."""
 
-    objectives: Callable[[Given, PretrainConfig], list[Objective]]
-    """Makes them, from what a run knows and its settings."""
+    objectives: Callable[[Given, PhaseOptions], list[Objective]]
+    """Makes them, from what a run knows and what its settings say."""
     mix: Sequence[tuple[float, tuple[str, ...]]] = ()
     """(ratio, objectives) of each kind of step; empty: every step scores all of them."""
     pairs: bool = False

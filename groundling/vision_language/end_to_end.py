@@ -88,6 +88,11 @@ class EndToEnd(SingleStream):
         """Most pixels of their long side; 0: 5/3 of the short one."""
         return int(self.processor.size.get("longest_edge") or 0)
 
+    @property
+    def sides(self) -> tuple[int, float]:
+        """Pixels of the pictures' short side, and most of the long one."""
+        return self.side, self.long_side
+
     def resize(self, side: int, long_side: int) -> None:
         """Look at pictures of other sides from now on, which are kept with the model; 0 leaves one as it is.
 

@@ -8,7 +8,6 @@ from typing import Any
 from groundling.core.errors import InputError
 from groundling.core.find import described, instances, is_outside, named, outside, stock
 from groundling.core.forms import Form
-from groundling.data.regions.paired import Seeing
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import AdapterHead
 from groundling.models.join import Join
@@ -116,31 +115,6 @@ def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") 
     if name not in heads:
         raise InputError(f"a {student.join.kind} model has no head of its own for {name}")
     return heads[name](reading)
-
-
-def seeing_of(
-    student: SingleStream,
-    form: Form,
-    *,
-    most: int = 0,
-    budget: int = 0,
-    apart: bool = False,
-    mentioned: bool = False,
-    blind: bool = False,
-) -> Seeing:
-    """How a model's paper wants regions put for answers of a form; keywords as in `Seeing`."""
-    return Seeing(
-        whole=student.join.whole,
-        last_pixel=student.join.last_pixel,
-        most=most,
-        budget=budget,
-        phrases=form.reads == "phrase",
-        tied=student.join.tied,
-        apart=apart,
-        mentioned=mentioned,
-        blind=blind,
-        width=student.sizes.regions,
-    )
 
 
 def join_options(

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
@@ -18,7 +16,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.core.batch import Batch, Encoded, needed
-from groundling.core.errors import InputError, in_one_line
+from groundling.core.errors import InputError, in_one_line, reading
 from groundling.data.samples import TextInput
 from groundling.models.attention import (
     AttentionMap,
@@ -32,7 +30,7 @@ from groundling.models.attention import (
 from groundling.models.join import Join, Joined, fresh
 from groundling.models.kinds import RegionReader
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.runs.folder import json_text
+from groundling.runs.folder import json_text, read_json
 
 
 class SingleStream(RegionReader):
@@ -63,6 +61,7 @@ class SingleStream(RegionReader):
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
         self.whole = join.whole
         self.last_pixel = join.last_pixel
+        self.tied = join.tied
 
     @property
     def kind(self) -> str:
@@ -202,26 +201,18 @@ def bert_of(start: object) -> BertModel:
     return start.encoder
 
 
-def _unreadable(folder: str | Path, reason: str) -> InputError:
-    """What to raise where the join beside a model's BERT is missing or damaged."""
-    return InputError(f"{folder}: its {JOIN} or join.safetensors cannot be read ({reason})")
-
-
 def described_join(folder: str | Path) -> dict[str, Any]:
     """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
     path = Path(folder) / JOIN
-    try:
-        described = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise _unreadable(folder, in_one_line(error)) from None
+    described = read_json(path)
     wanted = {"kind": str, "early": bool, "options": dict}
     if not isinstance(described, dict):
-        raise _unreadable(folder, "no object")
+        raise InputError(f"{path}: no object")
     for name, expected in wanted.items():
         if not isinstance(described.get(name), expected):
-            raise _unreadable(folder, f"{name!r} is missing")
+            raise InputError(f"{path}: {name!r} is missing")
     if not isinstance(described.get("regions_from") or {}, dict):
-        raise _unreadable(folder, "'regions_from' is no object")
+        raise InputError(f"{path}: 'regions_from' is no object")
     return described
 
 
@@ -232,10 +223,8 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
     """
     folder = Path(folder)
     described = described_join(folder)
-    try:
+    with reading(folder / "join.safetensors"):
         weights = load_file(folder / "join.safetensors")
-    except (OSError, SafetensorError) as error:
-        raise _unreadable(folder, in_one_line(error)) from None
     text = load_text_encoder(folder / "bert")
     bert = bert_of(text)
     try:

@@ -12,7 +12,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
-from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Encoded, Example, needed
 from groundling.core.errors import InputError
 from groundling.models.join import Join, Look, fresh
@@ -22,6 +21,7 @@ from groundling.models.task_heads import MaskWord, Reading, answer
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.released_weights import BERT, Names, load_released_weights
 from groundling.vision_language.single_stream import SingleStream
@@ -169,17 +169,20 @@ class MaskedAnswer(MaskWord):
         return outputs
 
 
-def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
-    """Masked LM with the image and, on captions, sentence-image prediction (Appendix A).
-
-    On a task's own texts the same head may tell right from wrong ones (release: NLVR2 and VCR).
-    """
+def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+    """Masked LM with the image and sentence-image prediction, which ablation C4 leaves out (Appendix A)."""
     chosen: list[Objective] = [masked_lm(given)]
-    # Ablation C4 leaves it out; the paper's task-specific phase has masked LM alone.
-    has_labels = not config.task or config.task_answers == "judged"
-    if config.sentence_image and has_labels:
+    if options.sentence_image:
         chosen.append(SentenceImage(given.sizes, swap=False))
     return chosen
+
+
+def task_objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+    """Masked LM alone, as in the paper's task-specific phase.
+
+    The head of sentence-image prediction may tell right texts from wrong ones (release: NLVR2 and VCR).
+    """
+    return objectives(given, options) if options.task_answers == "judged" else [masked_lm(given)]
 
 
 DESIGN = Design(
@@ -187,7 +190,7 @@ DESIGN = Design(
     join=VisualBertJoin,
     build=visualbert,
     phase=Phase(objectives, pairs=True),
-    task_phase=Phase(objectives, tags=True, judged=True),
+    task_phase=Phase(task_objectives, tags=True, judged=True),
     heads={"vqa": MaskedAnswer},
     vocabulary="bert-base-uncased",
 )

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Encoded, Example, Regions, Tags, Tokens, needed
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Classify, Form, Pick
@@ -30,6 +29,7 @@ from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.released_weights import Names
 from groundling.vision_language.single_stream import SingleStream
@@ -304,22 +304,22 @@ class RegionByItself(EachRegionTransformed):
         return int((labels >= 0).sum()) if by_itself else len(labels)
 
 
-def objectives(given: Given, config: PretrainConfig) -> list[Objective]:
+def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
     """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
 
     Raises InputError if the regions have no classes and nobody said that they need none.
     """
     chosen: list[Objective] = [masked_lm(given, whole_word=True)]
-    if config.related:
+    if options.related:
         chosen.append(SentenceImage(given.sizes))
-    if config.region_classes == "none":
+    if options.region_classes == "none":
         return chosen
     if not given.sizes.classes:
         raise InputError(
             "VL-BERT predicts the classes of masked regions, and this store has none; make it with a detector or "
             "annotated boxes, or pass --region-classes none to pre-train on masked words alone"
         )
-    chosen.append(MaskedRegions(given.sizes, kind=config.region_classes))
+    chosen.append(MaskedRegions(given.sizes, kind=options.region_classes))
     return chosen
 
 

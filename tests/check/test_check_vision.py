@@ -18,8 +18,9 @@ from groundling.check.folder import check
 from groundling.data.regions.store import RegionWriter
 from groundling.studies.clip_td.commands import ShiftConfig
 from groundling.studies.clip_td.shift import shift
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 QUESTIONS, ANNOTATIONS = (
     "v2_OpenEnded_mscoco_val2014_questions.json",
@@ -174,7 +175,7 @@ def test_vqas_ids_and_answers(data: Path) -> None:
     change(questions, lambda content: again(content["questions"]))
     one(check(data / "vqa"), f"{questions}, questions[", "stands there before (2 such)")
     questions.unlink()
-    one(check(data / "vqa"), f"{questions}: cannot be read")
+    one(check(data / "vqa"), f"{questions}: no such file")
     put(questions, kept)
     put(notes, kept_notes)
     (data / "vqa" / known).unlink()
@@ -276,7 +277,7 @@ def test_metadata_of_vcr(data: Path) -> None:
     assert bad.startswith(f"{paths[0]}: box 0 is empty or outside the image of ") and bad.endswith(
         " (2 such)"
     )
-    assert gone.startswith(f"{paths[2]}: cannot be read")
+    assert gone.startswith(f"{paths[2]}: no such file")
 
 
 def test_the_three_keys_of_snli_ve_and_lines_without_a_label(data: Path) -> None:

@@ -9,7 +9,8 @@ from groundling.check import images as module
 from groundling.check.folder import check
 from groundling.check.report import Report
 from groundling.data.captions.captions import Captions
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.world import World
 
 RTE = "index\tsentence1\tsentence2\tlabel\n0\tIt rained.\tIt was wet.\tentailment\n1\tA.\tB.\tnot_entailment\n"
 DEV = RTE.replace("rained", "snowed")

@@ -13,8 +13,7 @@ from groundling.check.folder import check
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
-from groundling.data.captions.captions import Captions
-from groundling.data.captions.images import find_images
+from groundling.data.captions.captions import Captions, find_images
 from groundling.data.regions import imports as region_imports
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.pictures import other_shape

@@ -21,8 +21,8 @@ from PIL import Image
 from safetensors.torch import load_file
 
 from groundling.check.folder import check
+from groundling.commands.data_show import COMMAND as data_show
 from groundling.commands.data_show import ShowConfig
-from groundling.commands.data_show.run import data_show
 from groundling.commands.push.run import _card, _described
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
@@ -39,8 +39,8 @@ from groundling.runs.folder import clear_prepared, finished, open_run, read_log
 from groundling.runs.jobs import Job, _result
 from groundling.runs.run import ended
 from groundling.settings.inputs import OwnFile
-from groundling.studies.attention.figure_files import figures_of
-from groundling.studies.clip_td.shift import _seed_of_text_only
+from groundling.studies.attention.figures import figures_of
+from groundling.studies.clip_td.implicit import text_only_run
 from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
@@ -95,7 +95,7 @@ def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> Non
     path = put(tmp_path / name, "\r".join([line.get(name, "1.jpg#0\tA dog.")] * 3))
     reads = {
         "CoLA/train.tsv": lambda: named("tasks", Task, "glue/cola").read(tmp_path, "train"),
-        "Flickr8k.token.txt": lambda: read_captions(path),
+        "Flickr8k.token.txt": lambda: read_captions(path).images,
         "train.txt": lambda: named("tasks", Task, "flickr30k").read(tmp_path, "train"),
     }
     with pytest.raises(InputError, match="lines end in carriage returns alone"):
@@ -281,7 +281,7 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     task = named("tasks", Task, "vcr/answer")
     put(out / "seed-0/result.json", json.dumps({"task": task.name}))
     with pytest.raises(InputError, match=r"settings of a run"):
-        _seed_of_text_only(out / "seed-0/predictions_val.jsonl")
+        text_only_run(out / "seed-0/predictions_val.jsonl")
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
     with pytest.raises(InputError, match=r"result.json: not as its run wrote it .KeyError: 'last'"):

@@ -13,9 +13,9 @@ import standins
 from homes import STEPS, put, table
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.baselines import Majority, beside_majority, one_answer
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Classify, Pick, Regress

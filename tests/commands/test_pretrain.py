@@ -15,10 +15,11 @@ from homes import STEPS, log_of
 from safetensors.torch import load_file
 from toys import images_of
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.pretrain.run import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
 from groundling.core.find import instances
 from groundling.core.forms import Pick
@@ -261,7 +262,7 @@ def test_regions_of_another_backbone_are_refused(
         regions=stores["vit"],
         save_model=True,
     )
-    message = "made by vit, but the model was trained with regions made by resnet"
+    message = "made by vit, the model learned from resnet"
     with pytest.raises(InputError, match=message) as told:
         finetune(config, brief, tmp_path / "other")
     assert "\n" not in str(told.value) and "--other-regions" in str(told.value)

@@ -14,10 +14,11 @@ import yaml
 
 import groundling
 from groundling.cli import main
+from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
-from groundling.commands.push.run import push
+from groundling.commands.push.run import DEFAULTS
 from groundling.core.errors import InputError
-from groundling.runs.cards import DEFAULTS, card
+from groundling.runs.cards import card
 from groundling.settings.training import Sharing
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
@@ -102,7 +103,7 @@ def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
     own, training = DEFAULTS[kind]
     settings = {**asdict(own), "train": asdict(training)}
     run = {"kind": kind, "config": settings, "inputs": {}, "versions": {}, "commit": "none"}
-    text = card("me/it", tmp_path, json.loads(json.dumps(run)), {"steps": 3})
+    text = card("me/it", tmp_path, json.loads(json.dumps(run)), {"steps": 3}, (own, training))
     assert f"```\ngroundling {kind}\n```" in text
     assert "`hf download me/it --local-dir FOLDER`" in text and "- steps: 3" in text
 

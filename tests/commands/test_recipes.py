@@ -18,22 +18,22 @@ from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTrainin
 
 from groundling.checks.names import arm_of
 from groundling.cli import main
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting
-from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.finetune.result import summary
-from groundling.commands.finetune.run import finetune
+from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
 from groundling.commands.teach import run as teaching
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.runs.jobs import Job, run_jobs
 from groundling.settings.fields import changed, configured
-from groundling.studies.worlds.commands import ProbeConfig
+from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.probe import probe
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks.glue import STSB
 from groundling.teachers.dataset import TeacherDataset
 from groundling.training.loop import train

@@ -22,8 +22,8 @@ from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPMo
 
 import groundling.stats.retrieval
 from groundling.cli import main
+from groundling.commands.retrieve import COMMAND as retrieve
 from groundling.commands.retrieve import RetrieveConfig
-from groundling.commands.retrieve.run import retrieve
 from groundling.data.captions.captions import joined
 from groundling.models.clip import ClipImage
 from groundling.stats.retrieval import TO_IMAGE, TO_TEXT, chance, compared, ranks, recall

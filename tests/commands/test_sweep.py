@@ -23,7 +23,7 @@ from groundling.commands.finetune import run as tuning
 from groundling.commands.sweep.run import read_sweep
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published as reported
 from groundling.training.loop import train
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.toml"))
@@ -221,7 +221,7 @@ def test_no_file_and_no_tables(place: Path, capsys: pytest.CaptureFixture[str]) 
 def test_the_shipped_sweeps_can_be_read(file: Path) -> None:
     found = read_sweep(file)
     assert len(found.variants) > 1
-    assert {v.published for v in found.variants} <= {"", *PUBLISHED}
+    assert {v.published for v in found.variants} <= {"", *reported()}
     joints = {
         v.model.removeprefix("joint of ") for v in found.variants if v.model.startswith("joint of ")
     }

@@ -14,20 +14,20 @@ import toys
 from homes import put
 
 from groundling.check.folder import check
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.parts import learned, length_note, match_by_length
 from groundling.commands.adapt.reading import reading_of
-from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
-from groundling.commands.predict.run import predict
 from groundling.core.batch import IGNORE, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Pick
 from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
-from groundling.data.corpora.corpora import full_blocks
+from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
 from groundling.data.text.lengths import told_by_length
 from groundling.data.text.lexicon import Lexicon

@@ -13,11 +13,11 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import AutoModel, AutoTokenizer, CLIPTextModelWithProjection, SiglipTextModel
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify

@@ -16,6 +16,8 @@ from homes import put, table
 
 import groundling
 from groundling.cli import main
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
@@ -29,7 +31,7 @@ ROOT = Path(groundling.__file__).parent.parent
 OWN_TASK = """
 import csv
 from dataclasses import replace
-from groundling.batch import Example
+from groundling.core.batch import Example
 from groundling.tasks.glue import RTE
 
 def read(file, split):
@@ -97,10 +99,12 @@ def test_a_folders_name_may_have_an_equals_sign(place: Path) -> None:
 def test_a_card_tells_no_folder_of_this_machine_whose_name_has_an_equals_sign() -> None:
     texts = ["/home/me/lr=1/t.txt=2", "/home/me/u.txt", "data/v.txt=3"]
     given = {"text": texts, "held": ["~/a=b/held.txt"], "student": "me/bert", "train": {}}
-    told = command({"kind": "adapt", "config": given}, {"data/v.txt"})
+    told = command({"kind": "adapt", "config": given}, {"data/v.txt"}, (AdaptConfig(), ADAPTING))
     assert told == "groundling adapt --student me/bert --text t.txt=2 u.txt v.txt=3 --held held.txt"
     regions = {"regions": ["train=/home/me/k=3/store"], "train": {}}
-    assert command({"kind": "finetune", "config": regions}, set()).endswith("train=store")
+    assert command(
+        {"kind": "finetune", "config": regions}, set(), (FinetuneConfig(), TUNING)
+    ).endswith("train=store")
 
 
 # -- labels ------------------------------------------------------------------------------------------------------------
@@ -138,7 +142,7 @@ Path("ran").touch()
 raise ImportError("planted")
 """
 SEVERAL = """
-from groundling import jobs
+from groundling.runs import jobs
 
 if __name__ == "__main__":
     jobs._set_up_process = abs  # of a number, which loads no torch

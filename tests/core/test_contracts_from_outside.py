@@ -14,6 +14,7 @@ import toys
 from torch import Tensor, nn
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import read_splits
 from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
@@ -28,7 +29,6 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
-from groundling.tasks.examples import read_splits
 from groundling.teachers import Teacher
 from groundling.teachers.cache import FeatureCache
 from groundling.teachers.dataset import TeacherDataset

@@ -28,12 +28,10 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from groundling.cli import main
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
-from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.batch import Batch, Perturbation, collate
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside
@@ -111,7 +109,7 @@ DOUBT = Part("doubt", lambda given: Doubt(given.sizes, weight=0.5))
 
 from dataclasses import replace
 
-from groundling.metrics import ACCURACY
+from groundling.core.metrics import ACCURACY
 from mine.dogs import DOGS
 
 OWN = replace(ACCURACY, name="right answers")
@@ -119,7 +117,7 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 def needs_one(value):
@@ -137,7 +135,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training import Once
+from groundling.training.loop import Once
 
 
 class Nameless(Objective):
@@ -442,14 +440,6 @@ teacher = "mine.bag:Bag"
     assert {name: set(tasks) for name, tasks in verdict["scores"].items()} == {
         name: {"mine.dogs:DOGS"} for name in ("control", "shorter", "followed")
     }
-
-
-def test_a_task_as_an_object(mine: Any, tmp_path: Path) -> None:
-    config = configured(FinetuneConfig, model="bert-base-uncased", data="my_dogs")
-    done = finetune(config, TINY, tmp_path, mine("dogs").DOGS)
-    assert done["task"] == "dogs" and 0 <= done["median"]["dev"]["accuracy"] <= 1
-    _, metric = collect("mine", tmp_path)["dogs"]
-    assert metric.name == "accuracy"
 
 
 # -- (d) a vision-language model ---------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ import pytest
 from homes import STEPS, put
 from test_pretrain import store
 
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as recipe
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.data.captions.captions import Captioned, has_splits, keep_listed, read_captions
@@ -50,13 +50,15 @@ def karpathy(path: Path, *images: dict[str, Any]) -> Path:
 def test_karpathys_json(tmp_path: Path) -> None:
     path = karpathy(tmp_path / "dataset_coco.json")
     assert has_splits(path)
-    assert read_captions(path, ["restval", "train"]) == [
+    assert read_captions(path, ["restval", "train"]).images == [
         Captioned("0", "COCO_train2014_000000000000.jpg", ("caption 0 of 0 .", "caption 1 of 0 .")),
         Captioned("1", "COCO_val2014_000000000001.jpg", ("caption 0 of 1 .", "caption 1 of 1 .")),
     ]
     flickr = entry(5, "train")
     del flickr["cocoid"], flickr["filepath"]
-    (image,) = read_captions(karpathy(tmp_path / "dataset_flickr30k.json", flickr), ["train"])
+    (image,) = read_captions(
+        karpathy(tmp_path / "dataset_flickr30k.json", flickr), ["train"]
+    ).images
     assert image.id == image.file == "COCO_train2014_000000000005.jpg"
 
 
@@ -98,7 +100,7 @@ def test_damaged_entries_are_named(field: str, value: object, tmp_path: Path) ->
             read_captions(path, ["train"])
         assert "\n" not in str(told.value)
     else:  # a name is a text, whatever it is written as; an image without captions is left out
-        assert read_captions(path, ["train"])[0].id == "0"
+        assert read_captions(path, ["train"]).images[0].id == "0"
     without = entry(1, "train")
     del without[field]
     with pytest.raises(InputError, match=r"images\[1\]"):

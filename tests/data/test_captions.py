@@ -15,8 +15,14 @@ from PIL import Image
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.data.captions import samples as module
-from groundling.data.captions.captions import Captioned, caption_lines, keep_listed, read_captions
-from groundling.data.captions.images import present, with_store_ids
+from groundling.data.captions.captions import (
+    Captioned,
+    caption_lines,
+    keep_listed,
+    present,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.captions.samples import CaptionSamples, decode
 from groundling.data.samples import WindowInput
 
@@ -36,7 +42,7 @@ def test_coco_captions_are_grouped_by_image(tmp_path: Path) -> None:
         ],
         [(7, "A dog."), (42, " Two  cats\nsleep. "), (7, "A brown dog."), (7, " \n")],
     )
-    assert read_captions(path) == [
+    assert read_captions(path).images == [
         Captioned("7", "COCO_val2014_000000000007.jpg", ("A dog.", "A brown dog.")),
         Captioned("42", "COCO_val2014_000000000042.jpg", ("Two cats sleep.",)),
     ]
@@ -70,7 +76,7 @@ def test_flickr8k(end: str, tmp_path: Path) -> None:
         "1000268201_693b08cb0e.jpg#2\tA little girl climbing .",
     ]
     path = put(tmp_path / "Flickr8k.token.txt", end.join(rows) + end)
-    first, second = read_captions(path)
+    first, second = read_captions(path).images
     assert first.file == first.id == "1000268201_693b08cb0e.jpg"
     assert first.captions == tuple(row.split("\t")[1] for row in (rows[0], rows[1], rows[3]))
     assert second.captions == ("A black dog and a spotted dog are fighting",)
@@ -89,12 +95,12 @@ def test_conceptual_captions(tmp_path: Path) -> None:
         "sierra looked stunning\thttp://78.media.tumblr.com/3b133294bdc7c7784b781b45c0f6ecf8/tumblr_o.jpg",
     ]
     path = put(tmp_path / "Train_GCC-training.tsv", "\n".join(rows) + "\n")
-    assert [(image.file, image.captions) for image in read_captions(path)] == [
+    assert [(image.file, image.captions) for image in read_captions(path).images] == [
         ("IMG_3422.JPG", ("a very typical bus station",)),
         ("tumblr_o.jpg", ("sierra looked stunning",)),
     ]
     local = put(tmp_path / "own.tsv", "a dog\t1.png\nthe dog\t1.png\n")
-    assert [(image.file, image.captions) for image in read_captions(local)] == [
+    assert [(image.file, image.captions) for image in read_captions(local).images] == [
         ("1.png", ("a dog", "the dog"))
     ]
 
@@ -135,7 +141,7 @@ def test_captions_of_one_address_or_file_are_one_images(tmp_path: Path) -> None:
         "the bus\thttps://a.com/1.jpg",
         "x\t2.jpg ",
     ]
-    first, second = read_captions(put(tmp_path / "cc.tsv", "\n".join(rows)))
+    first, second = read_captions(put(tmp_path / "cc.tsv", "\n".join(rows))).images
     assert (first.file, first.captions) == ("1.jpg", ("a bus", "the bus"))
     assert (second.id, second.file, second.captions) == ("2.jpg", "2.jpg", ("a car", "x"))
 

@@ -8,8 +8,8 @@ from homes import coco, put
 from tokenizers import Tokenizer
 
 from groundling.core.errors import InputError
-from groundling.data.corpora import corpora
-from groundling.data.corpora.corpora import blocks, corpus, fitting, lines
+from groundling.data.corpora import files
+from groundling.data.corpora.files import blocks, corpus, fitting, lines
 from groundling.data.samples import TextInput, TextSamples, backend
 from groundling.data.text.lexicon import Lexicon
 
@@ -85,7 +85,7 @@ def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
 ) -> None:
     lexicon = Lexicon(engines["bert"])
     whole = {way: list(way(LONG, lexicon, 30)) for way in (fitting, blocks)}
-    monkeypatch.setattr(corpora, "CHUNK", 3)
+    monkeypatch.setattr(files, "CHUNK", 3)
     assert {way: list(way(LONG, lexicon, 30)) for way in (fitting, blocks)} == whole
 
 
@@ -150,11 +150,11 @@ def test_a_long_text_without_spaces_is_cut_by_its_beginning(
 ) -> None:
     text = "".join("中文字符测试"[n * n % 6] for n in range(700))
     for kind in ("bert", "roberta"):
-        whole = list(corpora.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
+        whole = list(files.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
         with monkeypatch.context() as shorter:
-            shorter.setattr(corpora, "LONG", 100)
+            shorter.setattr(files, "LONG", 100)
             assert (
-                list(corpora.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
+                list(files.full_blocks(["a word", text, "more"], Lexicon(engines[kind]), 20))
                 == whole
             )
         assert len(whole) > 10

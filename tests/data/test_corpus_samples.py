@@ -19,11 +19,9 @@ from tokenizers import AddedToken, Tokenizer
 
 from groundling.core.batch import Row, Sample
 from groundling.core.errors import InputError
-from groundling.data.corpora import corpora, plain_text, prepared
-from groundling.data.corpora.corpora import corpus, full_blocks
-from groundling.data.corpora.plain_text import plain_lines
-from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.samples import CorpusSamples, corpus_samples
+from groundling.data.corpora import files, prepared
+from groundling.data.corpora.files import corpus, full_blocks, plain_lines
+from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import weighted_files
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
 from groundling.data.text import lexicon
@@ -70,7 +68,7 @@ def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
         first, later = count(word), count(" " + word)
         needed = later if block else first
         while word and needed > room:
-            head, word = corpora._cut(word, Lexicon(engine), room, " " if block else "")
+            head, word = files._cut(word, Lexicon(engine), room, " " if block else "")
             if not (head or block):
                 head, word = word[:1], word[1:]
             yield " ".join([*block, head] if head else block)
@@ -89,7 +87,7 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
 ) -> None:
     engine = backend(tokenizers[kind])
     monkeypatch.setattr(lexicon, "MOST_ENTRIES", 20)
-    monkeypatch.setattr(corpora, "CHUNK", 5)
+    monkeypatch.setattr(files, "CHUNK", 5)
     assert list(full_blocks(NASTY, Lexicon(engine), pieces)) == list(plainly(NASTY, engine, pieces))
 
 
@@ -387,8 +385,8 @@ def test_a_file_of_one_line_is_read_in_parts(
 ) -> None:
     words = ["x" * 90, *toys.sentences()[0].split() * 9, "naïve", "y" * 70]
     path = put(tmp_path / "t.txt", "\ufeff" + " ".join(words))
-    monkeypatch.setattr(plain_text, "READ", 7)
-    monkeypatch.setattr(plain_text, "LONGEST", 40)
+    monkeypatch.setattr(files, "READ", 7)
+    monkeypatch.setattr(files, "LONGEST", 40)
     parts = list(plain_lines(path))
     assert " ".join(parts).split() == words
     assert 5 < len(parts) < 30
@@ -472,21 +470,21 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(table, path)
     else:
         path.write_bytes(raw)
-    assert corpora.lines(path) == ["a dog", "zwei\u2028Hunde"]
+    assert files.lines(path) == ["a dog", "zwei\u2028Hunde"]
     if ending:
         cut(path)
         with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read .*; copy it again"):
-            corpora.lines(path)
+            files.lines(path)
 
 
 def test_lines_are_the_same_however_much_is_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "t.txt", NASTY)
-    expected = corpora.lines(path)
+    expected = files.lines(path)
     for size in (1, 7, 64):
-        monkeypatch.setattr(plain_text, "READ", size)
-        assert corpora.lines(path) == expected
+        monkeypatch.setattr(files, "READ", size)
+        assert files.lines(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -500,11 +498,11 @@ def test_lines_are_the_same_however_much_is_read_at_a_time(
 )
 def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "t.txt").write_bytes(raw)
-    monkeypatch.setattr(plain_text, "READ", 2)
+    monkeypatch.setattr(files, "READ", 2)
     with pytest.raises(InputError, match=message):
-        corpora.lines(tmp_path / "t.txt")
+        files.lines(tmp_path / "t.txt")
 
 
 def test_packed_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"c\.jsonl\.gz: of packed files those of plain text"):
-        corpora.lines(put(tmp_path / "c.jsonl.gz", "x"))
+        files.lines(put(tmp_path / "c.jsonl.gz", "x"))

@@ -14,12 +14,12 @@ import torch
 from homes import put
 from torch import Tensor
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.core.batch import Batch, Sample
 from groundling.data.corpora import prepared
-from groundling.data.corpora.corpora import corpus
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.corpora.files import corpus
+from groundling.data.corpora.prepared import corpus_samples
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.objectives import Objective
 from groundling.settings.fields import configured

@@ -13,11 +13,12 @@ import standins
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.data.regions.shelf import Shelf
+from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.stores import joined
 from groundling.runs import hashing
 from groundling.runs.hashing import CACHE
+from groundling.settings.inputs import RegionInput
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +63,7 @@ def test_every_way_to_a_store_compares(store: Path) -> None:
     index.write_text(index.read_text().replace('"facts"', ' "facts"'))
     for way in (
         lambda: whole_store(store),
-        lambda: Shelf([str(store)], (), "split").of("dev"),
+        lambda: RegionInputs(RegionInput((str(store),)), (), "split").stores("dev"),
         lambda: joined([store]),
     ):
         with pytest.raises(InputError, match=r"index-00000\.json: changed since it was written"):

@@ -25,11 +25,11 @@ from test_pretrain import store
 from test_regions import bottom_up, lxmert, npz, vlbert
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.run import finetune
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError
 from groundling.core.find import instances as found_in
@@ -115,7 +115,7 @@ def config(tmp_path: Path, backbone: str) -> RegionsConfig:
         noise = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
         put(tmp_path / "images" / f"{name}.jpg", b"")
         Image.fromarray(noise).resize(SIZE).save(tmp_path / "images" / f"{name}.jpg")
-    return RegionsConfig(images=str(tmp_path / "images"), backbone=backbone)
+    return configured(RegionsConfig, images=str(tmp_path / "images"), backbone=backbone)
 
 
 # -- boxes of files ----------------------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
         detection(0, [60, 60, 5, 5], 0.25),
     ]
     file = detections(tmp_path / "dets.json", *rows)
-    result = regions(replace(config, boxes=(str(file),)), tmp_path / "store")
+    result = regions(changed(config, boxes=(str(file),)), tmp_path / "store")
     assert (result["images"], result["boxes_left_out"], result["skipped"]) == (2, 2, 1)
     made = RegionStore(tmp_path / "store")
     assert made.ids == NAMES[1:] and made.manifest["class_names"] == ["car", "dog"]
@@ -150,9 +150,11 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
     """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
     monkeypatch.setattr("groundling.vision.extract.Detector", Detects)
     folder = str(vcr_images(tmp_path / "vcr1images"))
-    config = RegionsConfig(images=folder, boxes=(folder,), backbone=backbone, whole=True)
+    config = configured(
+        RegionsConfig, images=folder, boxes=(folder,), backbone=backbone, whole=True
+    )
     regions(config, tmp_path / "annotated")
-    regions(replace(config, also_detected=True), tmp_path / "both")
+    regions(changed(config, also_detected=True), tmp_path / "both")
     first, both = (RegionStore(tmp_path / name) for name in ("annotated", "both"))
     assert first.behind("film/1") == 0 and both.behind("film/1") == 3
     assert both.in_annotated_order("film/1")
@@ -177,7 +179,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
     with pytest.raises(InputError, match="3 annotated objects in their order"):
         RegionSamples(TextSamples([replace(example, objects=3)], words.text), both).get([0], [rng])
     with pytest.raises(InputError, match="--also-detected adds to --boxes"):
-        regions(replace(config, boxes=(), also_detected=True), tmp_path / "x")
+        regions(changed(config, boxes=(), also_detected=True), tmp_path / "x")
 
 
 def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path: Path) -> None:
@@ -187,7 +189,7 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
     file = detections(tmp_path / "dets.json", *rows)
     parts = {"both": (str(file), str(notes)), "notes": (str(notes),), "dets": (str(file),)}
     for name, boxes in parts.items():
-        regions(replace(config, boxes=boxes), tmp_path / name)
+        regions(changed(config, boxes=boxes), tmp_path / name)
     both, annotators, detector = (RegionStore(tmp_path / name) for name in parts)
     assert (both.ids, detector.ids) == (NAMES[:2], NAMES[1:2])
     assert both[NAMES[1]].confidence.tolist() == [1, 1, 0.75]
@@ -244,7 +246,7 @@ def test_sources_of_boxes_that_contradict_each_other(config: RegionsConfig, tmp_
         annotated(detections(tmp_path / "dets.json", *lone))
     gone = detections(tmp_path / "gone.json", detection(77, [1, 1, 9, 9], 0.5))
     with pytest.raises(InputError, match=r"COCO_train2014_000000000077.jpg: no such image"):
-        regions(replace(config, boxes=(str(gone),)), tmp_path / "out")
+        regions(changed(config, boxes=(str(gone),)), tmp_path / "out")
 
 
 def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_path: Path) -> None:
@@ -254,7 +256,7 @@ def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_pat
         detection(2, [1, 1, 9, 9], 6.5),
     ]
     file = detections(tmp_path / "dets.json", *rows)
-    result = regions(replace(config, boxes=(str(file),)), tmp_path / "store")
+    result = regions(changed(config, boxes=(str(file),)), tmp_path / "store")
     assert (result["images"], result["boxes_left_out"]) == (1, 1)
     assert "confidence of region 0 is not finite or outside 0..1" in result["skipped_first"][0]
 
@@ -262,7 +264,7 @@ def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_pat
 def test_a_changed_file_of_boxes_is_another_store(config: RegionsConfig, tmp_path: Path) -> None:
     notes = instances(tmp_path / "a.json", (1, 3, [0, 0, 20, 15]), images=2)
     file = detections(tmp_path / "dets.json", detection(1, [1, 1, 9, 9], 0.5))
-    own = replace(config, boxes=(str(notes), str(file)))
+    own = changed(config, boxes=(str(notes), str(file)))
     regions(own, tmp_path / "store")
     detections(file, detection(1, [1, 1, 9, 9], 0.6))
     with pytest.raises(InputError, match="boxes:1"):
@@ -384,7 +386,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
 
 
 def taken(out: Path, *paths: Path, ids_as: tuple[str, ...] = ()) -> RegionStore:
-    regions(RegionsConfig(imports=tuple(map(str, paths)), ids_as=ids_as), out)
+    regions(configured(RegionsConfig, imports=tuple(map(str, paths)), ids_as=ids_as), out)
     return RegionStore(out)
 
 
@@ -533,7 +535,7 @@ def test_numbers_of_mixed_subsets_are_named_by_cocos_json(tmp_path: Path) -> Non
         (("{number:abc}",), "not a pattern"),
         (("{}",), "not a pattern"),
         (("COCO_{subset}",), "all images would be COCO_train2014"),
-        (("gone.json",), "gone.json: cannot be read"),
+        (("gone.json",), "gone.json: no such file"),
         (("a.json",), "a.json: not COCO's images with id and file_name"),
     ],
 )
@@ -561,7 +563,7 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="--ids and --ids-as name the images of --imports"):
-        regions(RegionsConfig(images="x", ids_as=("{number}",)), tmp_path / "out")
+        regions(configured(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):
         import_several([file], ["ids.txt"])

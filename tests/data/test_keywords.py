@@ -5,8 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from groundling.data.text.keywords import BuiltIn, Keyword, keyword_importance
-from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.keywords import (
+    BuiltIn,
+    Keyword,
+    keyword_importance,
+    select,
+    select_random,
+    token_scores,
+)
 from groundling.data.text.words import spans
 
 RANKED = {

@@ -19,20 +19,21 @@ from homes import coco, picture, put, table
 from groundling.check.folder import check
 from groundling.check.places import Flags
 from groundling.check.report import Report
+from groundling.commands.data_check import COMMAND as data_check
 from groundling.commands.data_check import CheckConfig
-from groundling.commands.data_check.run import data_check
+from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import (
     Captioned,
     Captions,
     Wanted,
     caption_lines,
+    find_images,
+    in_store,
     read_captions,
 )
-from groundling.data.captions.images import find_images, in_store
-from groundling.data.corpora.corpora import lines
+from groundling.data.corpora.files import lines
 from groundling.data.tables import image_files
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
@@ -217,7 +218,7 @@ def test_every_layout_is_read_by_the_command_and_found_by_the_check(
     result = teach(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
     config = fixture.config()
     splits = config.caption_splits
-    images = read_captions(fixture.captions, splits, config.columns)
+    images = read_captions(fixture.captions, splits, config.columns).images
     assert result["images"] == len(images) == (1 if make is coco_tree else 2)
     assert result["missing_images"] == 0
     # Whatever it says of what it read, the check has said, too.
@@ -494,7 +495,7 @@ def test_a_table_without_a_column_of_images(text: str, message: str, tmp_path: P
 
 def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Path) -> None:
     path = put(tmp_path / "own.csv", "image,caption,Caption\n1.jpg,a red dog,another text")
-    assert read_captions(path)[0].captions == ("a red dog",)
+    assert read_captions(path).images[0].captions == ("a red dog",)
 
 
 def test_a_fault_of_every_row_is_one_line(tmp_path: Path) -> None:

@@ -22,13 +22,14 @@ from homes import Killed, digests, home, never, picture, put
 from PIL import Image
 
 from groundling.check.folder import check
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.errors import InputError
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
 from groundling.data.tables.image_files import stem
+from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
@@ -255,8 +256,13 @@ def test_features_of_a_region_are_those_of_its_place(models, name, side):
 
 
 def test_three_lines_for_ones_own_images(models, photos, tmp_path):
-    config = RegionsConfig(
-        images=str(photos), detector=models["detr"], backbone=models["vit"], least=4, whole=True
+    config = configured(
+        RegionsConfig,
+        images=str(photos),
+        detector=models["detr"],
+        backbone=models["vit"],
+        least=4,
+        whole=True,
     )
     result = regions(config, tmp_path / "store")
     store = RegionStore(tmp_path / "store")
@@ -281,7 +287,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     )
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
-    other = replace(config, side=24)
+    other = changed(config, side=24)
     with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
@@ -294,8 +300,13 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
 def test_a_killed_extraction_goes_on_to_the_same_bytes(
     models, photos, tmp_path, monkeypatch, in_process
 ):
-    config = RegionsConfig(
-        images=str(photos), detector=models["rt"], backbone=models["resnet"], side=64, shard=2
+    config = configured(
+        RegionsConfig,
+        images=str(photos),
+        detector=models["rt"],
+        backbone=models["resnet"],
+        side=64,
+        shard=2,
     )
     regions(config, tmp_path / "whole")
     write, calls = RegionWriter.write, iter(range(9))
@@ -312,7 +323,7 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
     with pytest.raises(InputError, match="or one not finished"):
         RegionStore(tmp_path / "killed")
     put(tmp_path / "killed" / "features-00002.npy", b"half of a shard")
-    regions(replace(config, processes=2), tmp_path / "killed")
+    regions(changed(config, processes=2), tmp_path / "killed")
     assert digests(tmp_path / "killed") == {
         **digests(tmp_path / "whole"),
         "result.json": digests(tmp_path / "killed")["result.json"],
@@ -339,7 +350,7 @@ def instances(
 def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos, tmp_path):
     boxes = [[4, 3, 20, 15], [0, 0, 40, 30.2], [1, 1, 0, 5], [30, 20, 20, 5]]
     file = instances(tmp_path / "a.json", boxes, more=("1.png",))
-    config = RegionsConfig(images=str(photos), boxes=str(file), backbone=models["vit"])
+    config = configured(RegionsConfig, images=str(photos), boxes=str(file), backbone=models["vit"])
     result = regions(config, tmp_path / "store")
     assert (result["images"], result["skipped"], result["boxes_left_out"]) == (1, 1, 2)
     store = RegionStore(tmp_path / "store")
@@ -354,21 +365,21 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     ]
     gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
     with pytest.raises(InputError, match=r"gone.png: no such image .* pass --skip-missing"):
-        regions(replace(config, boxes=str(gone)), tmp_path / "b")
+        regions(changed(config, boxes=str(gone)), tmp_path / "b")
     assert (
-        regions(replace(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
+        regions(changed(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
     )
     turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
     with pytest.raises(
         InputError, match=r"no image was left \(0: 40x30 pixels, but annotated as 30x40\)"
     ):
-        regions(replace(config, boxes=str(turned)), tmp_path / "c")
+        regions(changed(config, boxes=str(turned)), tmp_path / "c")
     with pytest.raises(InputError, match="not COCO instances"):
         annotated(put(tmp_path / "d.json", '{"images": []}'))
 
 
 def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_path):
-    config = RegionsConfig(images=str(photos), backbone=models["vit"])
+    config = configured(RegionsConfig, images=str(photos), backbone=models["vit"])
     twice = instances(tmp_path / "twice.json", [], more=("0.png",))
     for changes, message in (
         ({"images": ""}, "needs --images FOLDER or --imports FILE"),
@@ -380,7 +391,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"backbone": "nowhere"}, "nowhere: no "),
     ):
         with pytest.raises(InputError, match=message) as caught:
-            regions(replace(config, **changes), tmp_path / "out")
+            regions(changed(config, **changes), tmp_path / "out")
         assert "\n" not in str(caught.value)
 
 
@@ -388,7 +399,8 @@ def test_two_files_of_one_name_are_one_image(models, tmp_path):
     for name in ("a.png", "a.bmp", "b.png"):
         picture(tmp_path / "in" / name)
     regions(
-        RegionsConfig(images=str(tmp_path / "in"), grid=2, backbone=models["vit"]), tmp_path / "out"
+        configured(RegionsConfig, images=str(tmp_path / "in"), grid=2, backbone=models["vit"]),
+        tmp_path / "out",
     )
     store = RegionStore(tmp_path / "out")
     assert store.ids == ["a", "b"] and store["a"].classes is None and len(store["a"].boxes) == 4
@@ -453,66 +465,26 @@ def test_what_does_not_fit_a_store_is_named(tmp_path):
         writer.close({})
 
 
-def old_store(folder: Path, manifest: dict[str, object], classes: np.ndarray | None = None) -> Path:
-    """A folder as it was written before shards had formats: images a, b and c of 2, 1 and 2 regions in two shards."""
-    rows = [[["a", 2, 40, 30, 1], ["b", 1, 24, 48, 0]], [["c", 2, 0, 0, 0]]]
-    kind = "no classes" if classes is None else f"classes {classes.shape[1:]}"
-    for number, images in enumerate(rows):
-        count = sum(image[1] for image in images)
-        start = 3 * number
-        boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]] * 2, np.float32)
-        arrays = {"features": np.arange(30, dtype=np.float16).reshape(5, 6), "boxes": boxes}
-        arrays["confidence"] = np.ones(5, np.float32)
-        if classes is not None:
-            arrays["classes"] = classes
-        folder.mkdir(exist_ok=True)
-        for name, array in arrays.items():
-            np.save(folder / f"{name}-{number:05}.npy", array[start : start + count])
-        index = {"images": images, "skipped": [], "boxes_left_out": {"b": 3} if not number else {}}
-        put(folder / f"index-{number:05}.json", json.dumps(index | {"form": f"6 numbers, {kind}"}))
-    counts = {"images": 3, "regions": 5, "skipped": 0, "boxes_left_out": 3}
-    about = {"format": 1, "counts": counts, "form": f"6 numbers, {kind}", "shards": 2}
-    put(folder / "manifest.json", json.dumps(about | manifest | {"skipped": []}))
+def small_store(folder: Path, kinds: np.ndarray | None = None, **facts: object) -> Path:
+    """Images a, b and c of 2, 1 and 2 regions in two shards; `kinds` (5, ...) are their classes."""
+    boxes = np.array([[0, 0, 1, 1], [0, 0, 0.5, 1], [0.5, 0, 1, 1]] * 2, np.float32)[:5]
+    features = np.arange(30, dtype=np.float16).reshape(5, 6)
+    found = []
+    for name, start, stop in (("a", 0, 2), ("b", 2, 3), ("c", 3, 5)):
+        its = None if kinds is None else kinds[start:stop]
+        rows = slice(start, stop)
+        one = Found(name, (40, 30), boxes[rows], np.ones(stop - start), features[rows], its)
+        found.append(one)
+    writer = RegionWriter(folder, 2)
+    writer.fill((one.id, lambda one=one: one) for one in found)
+    writer.close(facts)
     return folder
-
-
-def test_stores_of_the_first_format_stay_readable(tmp_path):
-    hard = np.array([-1, 1, 0, 2, 2], np.int16)
-    store = RegionStore(old_store(tmp_path / "hard", {"classes": 3}, hard))
-    assert store.ids == ["a", "b", "c"] and (store.width, store.classes) == (6, 3)
-    assert [store.size(name) for name in store] == [(40, 30), (24, 48), (0, 0)]
-    assert [store.count(name) for name in store] == [2, 1, 2]
-    assert store["a"].whole.tolist() == [True, False] and not store["c"].whole.any()
-    assert store["c"].features.tolist() == np.arange(18, 30).reshape(2, 6).tolist()
-    assert store["a"].classes.tolist() == [[0, 0, 0], [0, 1, 0]]
-    assert (store.identity, store.made_by, store.faults(verify=True)) == ("", "", [])
-    soft = np.full((5, 4), 0.25, np.float16)
-    store = RegionStore(old_store(tmp_path / "soft", {"background": "column 0"}, soft))
-    assert store.classes == 4 and store.background and store["b"].classes.shape == (1, 4)
-    store = pickle.loads(pickle.dumps(RegionStore(old_store(tmp_path / "none", {}), False)))
-    assert store.classes == 0 and store["b"].features.shape == (1, 0) and store.width == 0
-
-
-def test_order_of_the_first_format_is_told_by_its_manifest(tmp_path):  # B7
-    own = {"backbone": "x"}
-    for number, (manifest, expected) in enumerate(
-        (
-            ({"model": own, "boxes_from": "vcr1images"}, [True, False, True]),
-            ({"model": own, "boxes_from": "a grid of 3 x 3"}, [False] * 3),
-            ({"model": own | {"detector": "y"}, "boxes_from": "the detector, k"}, [False] * 3),
-            ({"model": "as the source says", "source": "a.tsv"}, [False] * 3),
-            ({}, [False] * 3),
-        )
-    ):
-        store = RegionStore(old_store(tmp_path / str(number), manifest))
-        assert [store.in_annotated_order(name) for name in store] == expected
-        assert not store.annotated_order
 
 
 def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     def made(name: str, **changes: object) -> RegionStore:
-        config = RegionsConfig(images=str(photos), backbone=models["vit"], grid=2)
-        regions(replace(config, **changes), tmp_path / name)
+        config = configured(RegionsConfig, images=str(photos), backbone=models["vit"], grid=2)
+        regions(changed(config, **changes), tmp_path / name)
         return RegionStore(tmp_path / name)
 
     first = made("first")
@@ -537,7 +509,7 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
 
 
 def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos, tmp_path):  # B7
-    config = RegionsConfig(images=str(photos), backbone=models["vit"], whole=True)
+    config = configured(RegionsConfig, images=str(photos), backbone=models["vit"], whole=True)
     file = instances(tmp_path / "a.json", [[4, 3, 20, 15], [0, 0, 40, 30]], more=("1.png",))
     content = json.loads(file.read_text())
     content["annotations"] += [
@@ -545,7 +517,7 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
         for box in ([1, 1, 0, 5], [1, 1, 9, 9])
     ]
     put(file, json.dumps(content))
-    regions(replace(config, boxes=str(file)), tmp_path / "coco")
+    regions(changed(config, boxes=str(file)), tmp_path / "coco")
     store = RegionStore(tmp_path / "coco")
     assert [store.in_annotated_order(name) for name in ("0", "1")] == [True, False]
     assert not store.annotated_order
@@ -556,13 +528,13 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
     vcr = tmp_path / "vcr1images"
     Image.new("RGB", (40, 30)).save(put(vcr / "film" / "1.jpg", b""))
     put(vcr / "film" / "1.json", json.dumps(about))
-    regions(replace(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
+    regions(changed(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
     store = RegionStore(tmp_path / "vcr")
     assert store.annotated_order and store.in_annotated_order("film/1")
     assert store["film/1"].whole.tolist() == [True, False, False]
     np.testing.assert_allclose(store["film/1"].boxes[1], [0.5, 1 / 3, 0.75, 2 / 3], atol=1e-6)
     for name, changes in (("grid", {"grid": 2}), ("detected", {"detector": models["rt"]})):
-        regions(replace(config, **changes), tmp_path / name)
+        regions(changed(config, **changes), tmp_path / name)
         assert not any(map(RegionStore(tmp_path / name).in_annotated_order, ("0", "1")))
     store, _ = taken(put(tmp_path / "x.tsv", lxmert("x")), tmp_path / "imported")
     assert not store.annotated_order
@@ -577,8 +549,10 @@ def test_the_size_and_the_whole_image_are_kept_with_every_kind_of_boxes(models, 
         ("detector", {"detector": models["detr"]}),
     ):
         for whole in (False, True):
-            config = RegionsConfig(images=str(photos), backbone=models["vit"], whole=whole)
-            regions(replace(config, **changes), tmp_path / f"{name}-{whole}")
+            config = configured(
+                RegionsConfig, images=str(photos), backbone=models["vit"], whole=whole
+            )
+            regions(changed(config, **changes), tmp_path / f"{name}-{whole}")
             store = RegionStore(tmp_path / f"{name}-{whole}")
             assert store.size("0") == (40, 30)
             row = store["0"]
@@ -608,7 +582,7 @@ def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
 
 
 def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
-    folder = old_store(tmp_path / "a", {}, np.full((5, 4), 0.25, np.float16))
+    folder = small_store(tmp_path / "a", np.full((5, 4), 0.25, np.float16))
     for name, value in (("features", np.nan), ("confidence", np.inf), ("classes", np.nan)):
         array = np.load(folder / f"{name}-00001.npy")
         array[1] = value
@@ -628,7 +602,7 @@ def test_a_store_with_such_values_is_not_called_clean(tmp_path):  # E5
         store["c"]
     with pytest.raises(InputError, match="image 'a': boxes of region 1 are not finite or outside"):
         store["a"]
-    folder = old_store(tmp_path / "b", {"classes": 2}, np.array([0, 1, 2, 0, 0], np.int16))
+    folder = small_store(tmp_path / "b", np.array([0, 1, 2, 0, 0], np.int16), classes=2)
     assert RegionStore(folder).faults() == [
         f"{folder}/classes-00000.npy: image 'b': a value is outside -1..1"
     ]
@@ -641,7 +615,7 @@ def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, 
     assert check(tmp_path).problems == [
         f"{tmp_path}/files, a.npz: confidence of region 0 is not finite or outside 0..1"
     ]
-    folder = old_store(tmp_path / "store", {})
+    folder = small_store(tmp_path / "store")
     np.save(folder / "features-00001.npy", np.full((2, 6), np.nan, np.float16))
     told = f"{folder}/features-00001.npy: image 'c': a number is not finite"
     assert told in check(tmp_path).problems
@@ -650,18 +624,12 @@ def test_data_check_tells_of_them_before_and_after_the_import(tmp_path):  # E5, 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ({"images": None, "form": "6 numbers, no classes"}, "not the index of a region store"),
-        ({"images": [["a", 2, 40, 30]], "form": "6 numbers, no classes"}, "not the index of a re"),
-        ({"images": [["a", "x", 1, 1, 1]], "form": "6 numbers, no classes"}, "not the index of a"),
-        ({"images": [["a", -2, 1, 1, 0]], "form": "6 numbers, no classes"}, "not the index of a s"),
-        ({"images": [["a", 2, 1, 1, 0]], "form": "a lot"}, "not the index of a region store"),
-        ({"images": [["a", 2, 1, 1, 0]]}, "not the index of a region store"),
         ({"ids": ["a"]}, "not the index of a shard"),
         ([], "holds a list, expected an object"),
     ],
 )
 def test_an_index_that_is_none_gives_one_line(tmp_path, content, message):  # E14
-    put(old_store(tmp_path, {}) / "index-00001.json", json.dumps(content))
+    put(small_store(tmp_path) / "index-00001.json", json.dumps(content))
     with pytest.raises(InputError, match=rf"index-00001.json: {message}") as caught:
         RegionStore(tmp_path)
     assert "\n" not in str(caught.value)
@@ -684,8 +652,8 @@ def _under_torchrun(config: RegionsConfig, out: str) -> None:
 def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
     # Without an accelerator nobody need say --cpu.
     cpu = torch.accelerator.is_available()
-    config = RegionsConfig(
-        images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
+    config = configured(
+        RegionsConfig, images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
     )
     regions(config, tmp_path / "one")
     two_machines(_under_torchrun, config, str(tmp_path / "two"))
@@ -740,7 +708,7 @@ def npz(**more: np.ndarray) -> bytes:
 
 
 def taken(path: Path, out: Path, ids: str = "") -> tuple[RegionStore, dict[str, object]]:
-    result = regions(RegionsConfig(imports=str(path), ids=ids), out)
+    result = regions(configured(RegionsConfig, imports=str(path), ids=ids), out)
     return RegionStore(out), result
 
 

@@ -9,7 +9,7 @@ import toys
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.studies.attention.commands import LookConfig
-from groundling.studies.attention.page.made import looked_at
+from groundling.studies.attention.look import looked_at
 
 
 def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) -> None:

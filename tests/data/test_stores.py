@@ -12,14 +12,15 @@ import pytest
 from homes import STEPS
 from test_pretrain import store, vqa
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
-from groundling.commands.finetune.samples import seen, shelf_of
+from groundling.commands.finetune.examples import read_splits
+from groundling.commands.finetune.samples import regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
-from groundling.data.regions.shelf import Shelf, manifests
+from groundling.data.regions.inputs import RegionInputs, manifests
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import TextSamples
@@ -27,7 +28,6 @@ from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import RegionInput
 from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
-from groundling.tasks.examples import read_splits
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.loading import load_student
 
@@ -121,8 +121,8 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
     names = ("train", "val", "test")
 
     def of(words: list[str], *asked: str) -> list[str]:
-        shelf = Shelf(words, names, "split of x")
-        return [str(one.folder) for one in shelf.of(*asked).stores]
+        inputs = RegionInputs(RegionInput(tuple(words)), names, "split of x")
+        return [str(one.folder) for one in inputs.stores(*asked).stores]
 
     assert of(["a"], "train") == of(["a"], "test") == ["a"]
     assert of(["a", "b"], "val") == ["a", "b"]
@@ -141,7 +141,7 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
             of(words, asked)
         assert "\n" not in str(told.value)
     with pytest.raises(InputError, match="is called 'train'; leave the name out"):
-        Shelf(["train=a"], (), "split")
+        RegionInputs(RegionInput(("train=a",)), (), "split")
     assert manifests(["a"]) == {"regions": Path("a/manifest.json")}
     assert list(manifests(["a", "val=b"]).values()) == [
         Path("a/manifest.json"),
@@ -196,7 +196,7 @@ def test_a_changed_manifest_is_another_run(
             "no split of vqa is called 'dev'; there are: train, val, ",
         ),
         (("train={}/train",), "no store for the split of vqa 'val'"),
-        (("train={}/train", "val={}/vit"), "vit: made by vit, but the model was trained with"),
+        (("train={}/train", "val={}/vit"), "vit: made by vit, the model learned from"),
         (
             ("train={}/val", "val={}/val"),
             "12 of 12 images are not in this region store, the first is 'COCO_train2014_0",
@@ -246,7 +246,7 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     student = load_student(tmp_path / "made/seed-0/model")
     inputs = student.inputs(24)[0]
     texts = {s: TextSamples(examples, inputs) for s, examples in read_splits(task, both).items()}
-    made = seen(texts, student, task, both, shelf_of(both, task))
+    made = seen(texts, student, task, regions_of(both, task), ["train", "val"])
     (first,), (last,) = (made["train"].get([place], ()) for place in (0, 17))
     assert np.array_equal(first.regions.boxes, RegionStore(place / "train")[TRAIN[0]].boxes)
     assert np.array_equal(last.regions.boxes, RegionStore(place / "val")[VAL[5]].boxes)
@@ -254,10 +254,11 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     with pytest.raises(
         InputError, match=r"is in .*both, but also in .*val, the store of val"
     ) as told:
-        seen(texts, student, task, other, shelf_of(other, task))
+        seen(texts, student, task, regions_of(other, task), ["train", "val"])
     assert "\n" not in str(told.value)
     alone = changed(other, train_splits=())
-    assert set(seen(texts, student, task, alone, shelf_of(alone, task))) == {"train", "val"}
+    made = seen(texts, student, task, regions_of(alone, task), ["train"])
+    assert set(made) == {"train", "val"}
 
 
 def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import groundling
-from groundling.checks.inputs import INPUTS, check_inputs
+from groundling.checks.inputs import check_inputs
 from groundling.checks.names import facts_of, offered
 from groundling.cli import COMMANDS
 from groundling.commands.finetune import FinetuneConfig
@@ -67,7 +67,7 @@ CASES = [
         f"compare {OWN} --adapt.student gone --adapt.teacher model --adapt.text t.txt",
         "--adapt.student gone: no model",
     ),
-    (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds 0"),
+    (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),
     ("compare --arms l1 --data my.csv --text q --label y", "no column 'q'"),
     ("compare --arms nonsense --tasks glue/rte --data photos --adapt.student model", "'nonsense'"),
     ("sweep --file gone.toml", "gone.toml: no such file"),
@@ -172,9 +172,9 @@ def test_every_setting_that_names_a_file_is_looked_at() -> None:
             for group, one in flat(settings):
                 told = {field.name: field.text[:60] for field in fields_told(type(group))}
                 says = any(word in told[one.name] for word in ("older", "ile", "ub id"))
-                is_text = str(one.type) in ("str", "tuple[str, ...]")
+                is_text = one.kind in (str, tuple[str, ...])
                 if says and is_text and "olumn" not in told[one.name]:
-                    known = one.name in INPUTS.get(type(group), {}) or one.name in others
+                    known = one.input or one.name in others
                     assert known or one.name == "group", (name, one.name, told[one.name])
 
 

@@ -24,8 +24,7 @@ from groundling.core.documented import fields_told
 from groundling.core.find import outside
 from groundling.settings.fields import configured, flat
 from groundling.settings.training import Sharing, TrainConfig
-from groundling.studies.worlds.commands import PROBING
-from groundling.studies.worlds.rendered import WorldConfig
+from groundling.studies.worlds.commands import PROBING, WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
 

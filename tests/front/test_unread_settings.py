@@ -13,12 +13,12 @@ import pytest
 import groundling
 from groundling.checks.names import arm_of, check_teacher
 from groundling.cli import COMMANDS, main
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.objectives.making import unread
-from groundling.settings.fields import MAY_REPEAT, configured, flat, hints
+from groundling.settings.fields import configured, flat, may_repeat
 from groundling.settings.objectives import (
     Adversarial,
     CrossModalOptions,
@@ -34,8 +34,8 @@ def lists() -> list[tuple[str, str, str]]:
     for command, about in COMMANDS.items():
         for prefix, settings in about.settings.items():
             start = "" if prefix.startswith("_") else f"{prefix}."
-            for group, one in flat(settings):
-                if hints(type(group))[one.name] == tuple[str, ...] and one.name not in MAY_REPEAT:
+            for _, one in flat(settings):
+                if one.kind == tuple[str, ...] and may_repeat not in one.marks:
                     flag = f"--{start}{one.name.replace('_', '-')}"
                     found.append((command, flag, one.name))
     return found
@@ -57,7 +57,7 @@ def test_the_flags_of_the_field_are_among_them() -> None:
 
 
 def test_functions_refuse_them_too() -> None:
-    with pytest.raises(InputError, match=r"^tasks: glue/rte is there twice"):
+    with pytest.raises(InputError, match=r"^groundling.compare: tasks: glue/rte is there twice"):
         groundling.compare(tasks=["glue/rte", "glue/rte"])
 
 

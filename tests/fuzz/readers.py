@@ -41,16 +41,16 @@ from groundling.core.find import named
 from groundling.core.forms import Classify
 from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
 from groundling.data.captions.samples import decode
-from groundling.data.corpora.corpora import lines
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.corpora.files import lines
+from groundling.data.corpora.prepared import corpus_samples
 from groundling.data.regions.detections import read_detections
 from groundling.data.regions.imports import ImageNames, import_regions
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.vcr_objects import metadata
 from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
-from groundling.data.tables.own_rows import texts_in, whole_rows
-from groundling.data.text.conllu import read_parses
+from groundling.data.tables.tables import texts_in, whole_rows
+from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.clip import clip_text, load_two_towers
 from groundling.models.crossmodal import CrossModal
@@ -67,20 +67,19 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import finished, open_run, read_json
 from groundling.runs.run import ended
 from groundling.settings.inputs import Adapting, OwnFile
-from groundling.stats import finished_runs
-from groundling.stats import verdict_page as judged_page
-from groundling.studies.attention.figure_files import figures_of
+from groundling.stats import finished_runs, judging
+from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip_looks import load_clip_looks
 from groundling.studies.attention.page.ranked import Ranked
-from groundling.studies.clip_td import ensemble, shift, vcr
-from groundling.studies.clip_td.files import read_lines
-from groundling.studies.clip_td.masks import read_losses
+from groundling.studies.clip_td import ensemble, implicit, vcr
+from groundling.studies.clip_td.lines import read_lines
+from groundling.studies.clip_td.masking import read_losses
 from groundling.studies.clip_td.wordnet import WordNet
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
-from groundling.studies.knowledge.winoground_data import read_winoground
-from groundling.studies.worlds.tasks.attribute import read_nouns
-from groundling.studies.worlds.tasks.probes import questions_in
+from groundling.studies.knowledge.winoground import read_winoground
+from groundling.studies.worlds.linear_probes import read_nouns
+from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.word_counts import (
     Grounding,
     count_pieces,
@@ -344,11 +343,13 @@ def _captions(shelf: Shelf) -> dict[str, Reader]:
         )
         for name, (file, make) in files.items()
     }
-    made["captions beside images"] = Reader(_sidecars, read_captions, kept=PIXELS)
+    made["captions beside images"] = Reader(
+        _sidecars, lambda place: read_captions(place).images, kept=PIXELS
+    )
     made["list of images"] = Reader(
         copied(shelf.shop, "flickr8k/Flickr8k.token.txt", "flickr8k/Flickr_8k.trainImages.txt"),
         lambda place: keep_listed(
-            read_captions(place / "Flickr8k.token.txt"), place / "Flickr_8k.trainImages.txt"
+            read_captions(place / "Flickr8k.token.txt").images, place / "Flickr_8k.trainImages.txt"
         ),
         checked=False,
     )
@@ -362,7 +363,7 @@ def _coco(place: Path) -> None:
 
 
 def _caption_file(place: Path, name: str, splits: tuple[str, ...]) -> object:
-    return read_captions(place / name, splits)
+    return read_captions(place / name, splits).images
 
 
 def _sidecars(place: Path) -> None:
@@ -969,8 +970,8 @@ def _opened(place: Path) -> object:
 def _about_run(place: Path) -> object:
     """What other commands want to know of a run: `push`, the page of a verdict, and `data shift`."""
     told = push._card("me/it", place, place, push._described(place), {"notes": ["a note"]})
-    seed = shift._seed_of_text_only(place / "seed-0" / "predictions_val.jsonl")
-    return [told, judged_page._settings(place / "seed-0"), seed]
+    seed = implicit.text_only_run(place / "seed-0" / "predictions_val.jsonl")
+    return [told, judging._settings(place / "seed-0"), seed]
 
 
 def _vcr_run(place: Path, shelf: Shelf) -> None:

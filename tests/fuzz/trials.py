@@ -24,7 +24,6 @@ from mutations import FOREIGN, Kind, Mutation, mutated
 from readers import Reader, Shelf, readers, told
 
 from groundling.check.folder import check
-from groundling.cli import READING, _unreadable
 from groundling.core.errors import InputError, in_one_line
 
 PATIENCE = 5
@@ -168,8 +167,8 @@ def guarded(call: Callable[[], Any], place: Path) -> tuple[str, str, Any]:
             return "", "", call()
     except InputError as error:
         return _line(str(error), place)
-    except READING as error:  # the command line makes a line of it
-        return _line(_unreadable(error), place)
+    except OSError as error:  # the command line makes a line of it
+        return _line(f"{error.filename}: {error.strerror}", place)
     except Hang:
         return "hang", _where(sys.exc_info()[1]), None
     except BaseException as error:

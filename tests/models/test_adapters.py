@@ -23,9 +23,9 @@ from test_vision_tasks import entailed, lines
 from toys import images_of
 from transformers import CLIPImageProcessorPil, CLIPModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Batch, Encoded, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named

@@ -11,8 +11,8 @@ import torch
 import toys
 import transformers as hf
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.models.loading import precision_note
 from groundling.models.text import load_text_encoder
 from groundling.settings.fields import configured

@@ -21,8 +21,8 @@ from transformers import AutoModel, AutoTokenizer
 
 from groundling.checks.names import arm_of
 from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt.retention import agreement, read_pairs
-from groundling.commands.adapt.run import adapt
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples
@@ -215,7 +215,7 @@ SPOILT: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "damaged": (
         lambda at: put(with_dense(at) / "2_Dense/model.safetensors", b"no"),
-        "damaged or not safetensors",
+        "model.safetensors: cannot be read",
     ),
     "dense of another width": (
         lambda at: save_file({"linear.weight": torch.ones(6, 5)}, with_dense(at) / DENSE),

@@ -11,8 +11,8 @@ import torch
 import transformers as hf
 from test_untied_heads import ALL
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.core.errors import InputError
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import cross_layers

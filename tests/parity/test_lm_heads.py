@@ -17,8 +17,8 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.core.batch import Batch, Tokens, collate
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.heads import LMHead

@@ -15,8 +15,8 @@ from test_lm_heads import FAMILIES, SIZES, Family, of_sizes, read
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.models.lm_folder import save_with_lm_head
 from groundling.models.saved_heads import HEADS, LM_HEAD, load_head, save_heads, start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder

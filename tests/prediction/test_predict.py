@@ -25,15 +25,15 @@ from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
+from groundling.commands.evaluate import COMMAND as evaluate
 from groundling.commands.evaluate import EvaluateConfig
-from groundling.commands.evaluate.run import evaluate
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.commands.predict import run as predicting
-from groundling.commands.predict.run import predict
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.errors import InputError
 from groundling.core.find import instances
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
@@ -43,11 +43,12 @@ from groundling.objectives.making import save_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.prediction import Prediction, load
 from groundling.prediction.description import FILE, Described, Reads, described
-from groundling.settings.fields import configured
+from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting, OwnFile
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
 from groundling.vision_language.end_to_end import end_to_end
@@ -259,7 +260,9 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(PHOTOS):
         colour = (20 * number, 250 - 20 * number, 90)
         homes.picture(folder / f"photos/trip/{number}.png", colour, (20, 16))
-    grid = RegionsConfig(images=str(folder / "photos"), backbone=str(vit), grid=2, cpu=True)
+    grid = configured(
+        RegionsConfig, images=str(folder / "photos"), backbone=str(vit), grid=2, cpu=True
+    )
     regions(grid, folder / "store")
     asked = [
         (q, f"trip/{n}.png", ("dog", "cat", "sea")[n % 3]) for n in range(PHOTOS) for q in ASKED
@@ -532,9 +535,11 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     torch.manual_seed(5)
     other = homes.home(place / "other", toys.vit(), None)
     CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(other)
-    base = RegionsConfig(images=str(own / "photos"), backbone=str(own / "vit"), cpu=True)
-    regions(replace(base, grid=3), place / "finer")
-    regions(replace(base, grid=2, backbone=str(other)), place / "foreign")
+    base = configured(
+        RegionsConfig, images=str(own / "photos"), backbone=str(own / "vit"), cpu=True
+    )
+    regions(changed(base, grid=3), place / "finer")
+    regions(changed(base, grid=2, backbone=str(other)), place / "foreign")
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
     put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")
@@ -588,12 +593,12 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "folder"}, "learned from a file of one's own; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file, and has no splits"),
-        ({"best": 0}, "--best 0, expected at least 1"),
+        ({"best": 0}, "--best = 0, expected at least 1"),
         ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
         ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
-        ({"model": "none"}, "none: no such folder; expected what `groundling finetune` wrote"),
+        ({"model": "none"}, "--model none: no such folder"),
         ({"seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},

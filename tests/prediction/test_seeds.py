@@ -13,12 +13,12 @@ import pytest
 from homes import STEPS, put, table
 from scipy.special import softmax
 
+from groundling.commands.evaluate import COMMAND as evaluate
 from groundling.commands.evaluate import EvaluateConfig
-from groundling.commands.evaluate.run import evaluate
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
-from groundling.commands.predict.run import predict
 from groundling.core.errors import InputError
 from groundling.core.forms import Choose, Classify, Pick, Regress
 from groundling.core.metrics import ACCURACY, MSE

@@ -12,12 +12,12 @@ import pytest
 import toys
 from test_pretrain import STEPS, store
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Example
 from groundling.core.forms import Classify, Regress
 from groundling.data.samples import TextSamples
@@ -110,7 +110,9 @@ def test_photos_that_are_skipped_are_counted_and_named(
     homes.picture(tmp_path / "photos/good.png", size=(20, 16))
     for number in range(7):
         homes.put(tmp_path / f"photos/broken-{number}.png", b"no photo")
-    config = RegionsConfig(images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True)
+    config = configured(
+        RegionsConfig, images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True
+    )
     result = regions(config, tmp_path / "store")
     said = capsys.readouterr().err
     (note,) = result["notes"]

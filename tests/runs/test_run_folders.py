@@ -323,7 +323,7 @@ WHOLE = {
     "data/shards.py": "into a file that is renamed",
     "training/loop.py": "a line more of a log; half a line at its end is none to a reader",
     "commands/adapt/run.py": "into a folder that is renamed",
-    "studies/papers/text_stand_ins.py": "into a folder that is renamed",
+    "studies/worlds/stand_ins.py": "into a folder that is renamed",
     "models/adapters.py": "into a folder that is renamed",
     "models/sentence.py": "into a folder that is renamed",
     "vision_language/single_stream.py": "into a folder that is renamed",

@@ -26,8 +26,8 @@ from transformers import (
 )
 
 from groundling.cli import main
+from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.batch import collate
 from groundling.core.errors import InputError, nearest
 from groundling.core.forms import Classify

@@ -7,7 +7,7 @@ import pytest
 
 from groundling.core.errors import InputError
 from groundling.core.find import instances, named
-from groundling.studies.worlds.tasks.probes import TRUTH
+from groundling.studies.worlds.tasks import TRUTH
 from groundling.tasks import Task
 from groundling.tasks.glue import (
     COLA,

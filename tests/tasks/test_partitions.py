@@ -14,10 +14,10 @@ import vcr_files
 from homes import STEPS, put, student
 
 from groundling.cli import main
+from groundling.commands.data_partition import COMMAND as partition
 from groundling.commands.data_partition import PartitionConfig
-from groundling.commands.data_partition.run import partition
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.settings.fields import changed

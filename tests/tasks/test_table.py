@@ -11,8 +11,8 @@ import toys
 from homes import STEPS, put, table
 from test_pretrain import store
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify, Form, Regress

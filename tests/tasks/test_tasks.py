@@ -12,12 +12,13 @@ import torch.nn.functional as F
 from homes import STEPS, put, table
 from torch import nn
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.data.samples import TextInput, TextSamples
+from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
@@ -243,7 +244,7 @@ def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None
     model.encoder.register_forward_hook(
         lambda module, given, out: calls.append(len(out.last_hidden_state))
     )
-    objective = REGULAR.objective(model.sizes).eval()
+    objective = Supervised(model.sizes, form=REGULAR.form).eval()
     encoded = model(batch)
     outputs = objective.outputs(encoded, batch)
     assert (calls, outputs.shape, FORM.outputs) == ([12], (3, 4), 1)
@@ -266,7 +267,7 @@ def test_choices_are_the_same_in_micro_batches(swag: Path, student, tmp_path: Pa
         model = student()
         choices = TextSamples(REGULAR.read(swag, "train"), TextInput(model.tokenizer, 64))
         torch.manual_seed(3)
-        objective = REGULAR.objective(model.sizes)
+        objective = Supervised(model.sizes, form=REGULAR.form)
         for part in (*model.modules(), objective.head.dropout):
             if isinstance(part, nn.Dropout):
                 part.p = 0.0

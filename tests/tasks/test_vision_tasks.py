@@ -15,8 +15,8 @@ import pytest
 import torch
 from homes import STEPS, put
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.commands.pretrain.run import task_texts
 from groundling.core.batch import Example, Sizes, collate
 from groundling.core.errors import InputError
@@ -24,6 +24,7 @@ from groundling.core.find import named
 from groundling.core.forms import Answer
 from groundling.core.metrics import ACCURACY
 from groundling.data.samples import TextInput, TextSamples
+from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.tasks import Task, nlvr2, snli_ve, vqa
 from groundling.tasks.nlvr2 import NLVR2
@@ -83,7 +84,7 @@ def test_barred_answers_are_never_predicted() -> None:
         refusal(form.label, "maybe", "f.json, line 3")
         == "f.json, line 3: answer 'maybe' is none of the 4"
     )
-    assert "use task.at(folder)" in refusal(named("tasks", Task, "vqa").objective, Sizes(text=8))
+    assert "use task.at(folder)" in refusal(lambda: Supervised(Sizes(text=8), form=VQA.form))
 
 
 def test_a_question_without_an_answer_of_the_map_has_no_best_answer() -> None:
@@ -683,7 +684,7 @@ def test_a_task_may_stand_anywhere() -> None:
     )
     examples = own.read(Path(), "test")
     officials = [e.official for e in examples]
-    assert own.at(Path()) is own and own.objective(Sizes(text=8)).form is own.form
+    assert own.at(Path()) is own
     assert own.submission("test", officials, [0, 1, 2]) == "i;p\na-0-b c;\na-1-b c;!\na-2-b c;!!\n"
     assert own.score([0, 1, 1], [0, 1, 2]) == {"accuracy": pytest.approx(2 / 3)}
     assert own.official(Path(), "test", officials, [0, 1, 2]) == {}

@@ -27,12 +27,12 @@ from transformers import (
 )
 
 from groundling.cli import main
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify
@@ -40,8 +40,7 @@ from groundling.core.keyed import generator
 from groundling.data.clusters import kmeans_1d
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import Record, ShardStore
-from groundling.data.text.keywords import Keyword
-from groundling.data.text.selection import select, select_random, token_scores
+from groundling.data.text.keywords import Keyword, select, select_random, token_scores
 from groundling.data.text.words import spans
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import Reading

@@ -18,13 +18,14 @@ from test_end_to_end import resnet
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil, CLIPModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.pretrain.run import task_texts, unlabelled_texts
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import IGNORE, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named
@@ -311,8 +312,8 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def cells(place: Path) -> Path:
     """A store of the tiny CLIP's 2 x 2 patches."""
-    config = RegionsConfig(
-        images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
+    config = configured(
+        RegionsConfig, images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
     )
     regions(config, place / "grid")
     return place / "grid"

@@ -17,8 +17,8 @@ from homes import STEPS, Killed, dying, log_of
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import (
     IGNORE,
     Batch,
@@ -538,7 +538,7 @@ TEACHER = '''
 import numpy as np
 import torch
 
-from groundling.batch import Sample
+from groundling.core.batch import Sample
 from groundling.teachers import Teacher
 
 

@@ -17,12 +17,12 @@ from test_tasks import HEAD, regular
 from transformers import AutoModel
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as pretraining
-from groundling.commands.pretrain.run import pretrain
 from groundling.settings.fields import changed, configured
 from groundling.teachers.dataset import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher

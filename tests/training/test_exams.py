@@ -12,8 +12,8 @@ import homes
 import pytest
 import torch
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.objectives.supervised import Supervised

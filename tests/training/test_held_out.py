@@ -13,12 +13,12 @@ import pytest
 import torch
 import toys
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
+from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter

@@ -8,8 +8,8 @@ from pathlib import Path
 import homes
 import pytest
 
+from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
 from groundling.core.batch import Sizes
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill

@@ -18,7 +18,7 @@ from groundling.core.batch import Batch, Sizes
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.training import TrainConfig, check_training
+from groundling.settings.training import TrainConfig
 from groundling.training.feed import Source
 from groundling.training.loop import Once, train
 from groundling.training.optimizers import BertAdam
@@ -277,9 +277,9 @@ WRONG: list[tuple[str, Any, str]] = [
     ("clip", NAN, "--clip = nan, expected at least 0"),
     ("lr", NAN, "--lr = nan, expected at least 0"),
     ("epsilon", 0.0, "--epsilon = 0.0, expected more than 0"),
-    ("betas", (0.9, 1.0), "--betas = 0.9 1.0, expected at least 0 and below 1"),
+    ("betas", (0.9, 1.0), "--betas = 0.9 1.0, expected two numbers, at least 0 and below 1"),
     ("betas", (0.9,), "--betas = 0.9, expected two numbers"),
-    ("milestones", ("a",), "--milestones = a, expected at least 0"),
+    ("milestones", ("a",), "--milestones = a, expected numbers, at least 0"),
     ("momentum", -0.1, "--momentum = -0.1"),
     ("warmup", 1.5, "--warmup = 1.5, expected 0 to 1"),
     ("warmup_steps", -1, "--warmup-steps = -1"),
@@ -296,13 +296,13 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("name", "value", "expected"), WRONG)
 def test_a_setting_out_of_range_names_its_flag(name: str, value: Any, expected: str) -> None:
     with pytest.raises(InputError) as error:
-        check_training(replace(CPU, **{name: value}))
+        replace(CPU, **{name: value})
     assert expected in str(error.value) and "\n" not in str(error.value)
 
 
 def test_milestones_rise() -> None:
     with pytest.raises(InputError, match="--milestones = 3 2, expected rising"):
-        check_training(replace(CPU, schedule="steps", milestones=(3, 2)))
+        replace(CPU, schedule="steps", milestones=(3, 2))
 
 
 def test_a_mistake_is_told_before_anything_is_written(capsys: Any, tmp_path: Path) -> None:

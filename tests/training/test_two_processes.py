@@ -20,8 +20,7 @@ from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.keyed import generator
 from groundling.data.corpora import prepared
-from groundling.data.corpora.prepared import write_shard
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.corpora.prepared import corpus_samples, write_shard
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.clip import ClipImage, FrozenClip, TwoTowers, clip_text
 from groundling.objectives.clip_tokens import ClipTokens

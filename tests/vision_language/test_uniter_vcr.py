@@ -21,17 +21,17 @@ from safetensors.torch import load_file
 from test_pretrain import store
 from transformers import BertConfig, BertModel
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain, task_texts, unlabelled_texts
+from groundling.commands.pretrain.run import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.find import instances, named
 from groundling.core.forms import Answer, Choose, Classify, Pick
 from groundling.data.regions.paired import within
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.data.text.parts import PartInput
 from groundling.models.saved_heads import HEADS
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
@@ -46,6 +46,7 @@ from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import (
     PERSONS,
     ChoiceRightOrWrong,
+    PartInput,
     UniterJoin,
     ready_for_vcr,
     uniter,

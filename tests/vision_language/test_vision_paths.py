@@ -17,14 +17,14 @@ from PIL import Image
 from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.run import finetune
-from groundling.commands.finetune.samples import seen, shelf_of
+from groundling.commands.finetune.samples import regions_of, seen
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.find import instances, named
@@ -36,9 +36,11 @@ from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
+from groundling.settings.objectives import PhaseOptions
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Design
 from groundling.vision_language import visualbert as visualberts
@@ -300,8 +302,8 @@ def test_what_each_model_sees_of_an_image(
         student = load_student(folder)
         texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = named("tasks", Task, "snli-ve")
-        stores = shelf_of(config, task)
-        (sample,) = seen({"dev": texts}, student, task, config, stores)["dev"].get([0], ())
+        inputs = regions_of(config, task)
+        (sample,) = seen({"dev": texts}, student, task, inputs, ["train"])["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
@@ -348,7 +350,7 @@ def test_pre_training_has_the_papers_sizes() -> None:
     ):
         given = Given(sizes._replace(word_table=(cased or 30522, 768)), words)
         with torch.device("meta"):
-            objectives = DESIGNS[kind].phase.objectives(given, PretrainConfig())
+            objectives = DESIGNS[kind].phase.objectives(given, PhaseOptions())
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
 
 
@@ -495,7 +497,10 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
     out = tmp_path / "store"
     made = regions(
-        RegionsConfig(images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True), out
+        configured(
+            RegionsConfig, images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True
+        ),
+        out,
     )
     assert made["images"] == 12 and made["regions"] == 48
     seen = configured(

@@ -18,10 +18,11 @@ from test_end_to_end import pictures, resnet
 from test_pretrain import store
 from test_uniter_vcr import ANSWERS, QUESTION, REASONS, line
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import judged_texts, pretrain, task_texts
+from groundling.commands.pretrain.run import judged_texts, task_texts
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.paired import RegionSamples, Seeing

@@ -22,12 +22,12 @@ from test_end_to_end import resnet
 from test_pretrain import store, vqa
 from transformers import BertForMaskedLM
 
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
+from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.regions.run import regions
 from groundling.core.batch import Batch, Encoded, Example, Regions, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress, with_loss
@@ -98,7 +98,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cpu=True,
     )
     regions(config, folder / "store")
-    regions(replace(config, whole=True), folder / "whole")
+    regions(changed(config, whole=True), folder / "whole")
     return folder
 
 
@@ -212,7 +212,7 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     assert isinstance(before, EndToEnd) and (before.side, before.long_side) == (40, 0)
     with pytest.raises(InputError, match="--long-side 30: shorter than the short side of 40"):
         finetune(changed(again, long_side=30), TWO, tmp_path / "no")
-    with pytest.raises(InputError, match="this model reads stored features, no pixels"):
+    with pytest.raises(InputError, match="uniter reads stored features, no pixels"):
         finetune(changed(settings, join="uniter"), TWO, tmp_path / "uniter")
 
 

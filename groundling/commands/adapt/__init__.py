@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from groundling.checks.names import Arm, arm_of, check_inner
 from groundling.command import SHARED, Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted_files
-from groundling.settings.fields import _list_lone_texts, check_numbers
+from groundling.runs.leaves import Inputs, RunFolder
+from groundling.settings.fields import (
+    Input,
+    Settings,
+    at_least,
+    may_repeat,
+)
 from groundling.settings.inputs import CaptionColumns
 from groundling.settings.objectives import (
     Adversarial,
@@ -19,20 +25,20 @@ from groundling.settings.objectives import (
     Distilling,
     Masking,
     Targeted,
+    teacher_inputs,
 )
-from groundling.settings.training import Examining, TrainConfig, check_held, check_training
+from groundling.settings.training import Examining, TrainConfig, check_held
 
 
-@documented
 @dataclass(frozen=True)
-class AdaptConfig:
+class AdaptConfig(Settings):
     """How a text encoder is adapted; the arms and the options of their objectives."""
 
-    student: str = ""
+    student: Annotated[str, Input.WEIGHTS] = ""
     """Text encoder: hub id or folder, with its tokenizer."""
-    teacher: str = ""
+    teacher: Annotated[str, Input.WEIGHTS] = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
-    text: tuple[str, ...] = ()
+    text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()
     """Files to adapt on, each FILE or FILE=WEIGHT: plain text, also packed (.gz, .zst) or in the column `text` of a \
 .parquet file (or its only one), or captions in any file or folder that `teach` reads. They are tokenised once, for \
 all runs (docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are \
@@ -48,12 +54,12 @@ contrastive, td_text, td_words (with --select random: text alone shows no image)
     form: Literal["auto", "lines", "blocks"] = "auto"
     """One text per line, or documents cut into blocks of exactly --max-length pieces; auto: blocks for xdbert and its \
 parts, as in its paper, since lines can be matched by their lengths; lines for the rest."""
-    max_length: int = 0
+    max_length: Annotated[int, at_least(0)] = 0
     """Pieces per text for the student; longer ones become several texts; 0: 128, of blocks 512, and never more than \
 the student reads."""
-    max_texts: int = 0
+    max_texts: Annotated[int, at_least(0)] = 0
     """Use at most so many texts, evenly spaced; 0: all."""
-    held: tuple[str, ...] = ()
+    held: Annotated[tuple[str, ...], Input.PATH] = ()
     """Files of text that is not learned from: the report has the loss on them, and, of xdbert, what its parts have \
 learned (without this: on some of the texts that were learned from, with new masks and pairs)."""
     examining: Examining = field(default_factory=Examining)
@@ -61,22 +67,19 @@ learned (without this: on some of the texts that were learned from, with new mas
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
-    inner: str = ""
+    inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
 with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
 teacher's window is cut for the teacher alone, unless --max-windows says otherwise."""
-    retain: float = 10.0
+    retain: Annotated[float, at_least(0)] = 10.0
     """A sentence encoder (a folder of sentence-transformers): weight of staying close to the vectors that it gave \
 before; 0: they may move. No part in xdbert."""
-    retention: str = ""
+    retention: Annotated[str, Input.PATH] = ""
     """Pairs of texts with a similarity each, on which cosines are scored before and after (Spearman): STS-B's folder \
 or GLUE's, of which dev.tsv is read, or a tsv of text, text, number."""
-
-    def __post_init__(self) -> None:
-        _list_lone_texts(self, "text", "held")
 
 
 ADAPTING = TrainConfig(lr=2e-5, head_share=0.2, head_lr=20.0)
@@ -107,10 +110,25 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
                 f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1, with a "
                 "--sentence share above 0"
             )
-    check_numbers(config)
-    check_training(training)
     check_inner(config.inner, config.adversarial)
     return arm
+
+
+def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    texts = weighted_files(config.text, "--text")
+    return {
+        **{f"text:{number}": each.file for number, each in enumerate(texts)},
+        "student": config.student,
+        **teacher_inputs(config.teacher, config.targeted),
+        "retention": config.retention,
+        **{f"held:{number}": path for number, path in enumerate(config.held)},
+    }
+
+
+def makes(config: AdaptConfig, training: TrainConfig) -> Sequence[str]:
+    """What a run leaves."""
+    return ["model", "joint"] if config.crossing.save_joint else ["model"]
 
 
 COMMAND = Command(
@@ -119,4 +137,5 @@ COMMAND = Command(
     "groundling.commands.adapt.run:adapt",
     {"_own": AdaptConfig(), "_train": ADAPTING, **SHARED},
     rules="groundling.commands.adapt:check",
+    leaves=RunFolder(inputs, makes=makes),
 )

@@ -11,15 +11,14 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.checks.names import Arm
-from groundling.commands.adapt import AdaptConfig, check
+from groundling.checks.names import Arm, arm_of
+from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.parts import learned, length_note, match_by_length
 from groundling.commands.adapt.reading import Reading, reading_of
-from groundling.commands.adapt.retention import Pairs, Retention, read_pairs
+from groundling.commands.adapt.retention import Retention, read_pairs
 from groundling.core.keyed import seed_of
 from groundling.data.captions.captions import Wanted
-from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.samples import CorpusSamples, corpus_samples
+from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import Weighted, weighted_files
 from groundling.data.samples import Samples, TextInput, WindowInput
 from groundling.models.clip import load_clip_text
@@ -33,7 +32,6 @@ from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives import Given, Objective, Vocabulary
 from groundling.objectives.distill import Distill
 from groundling.objectives.making import (
-    Settings,
     fewer_negatives,
     make_objectives,
     save_objectives,
@@ -46,55 +44,32 @@ from groundling.runs.run import Run, say_notes
 from groundling.settings.objectives import Distilling
 from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import TeacherSet
-from groundling.teachers.loading import load_teacher_set, teacher_inputs
+from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
 from groundling.training.feed import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report
-from groundling.training.inner_steps import InnerStep, inner_step
+from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
 
 
-def adapt(config: AdaptConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Adapt the student and write `out/model`, a stock HF folder, and `out/result.json`; returns the result.
-
-    With `save_joint`, the whole cross-modal model goes to `out/joint`. Raises InputError for settings that do not fit.
-    """
-    arm = check(config, training, out)
+def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+    """Adapt the student and write `model`, a stock HF folder; with `save_joint`, the whole model as `joint`, too."""
+    arm = arm_of(config.arm, config.masked_lm)
     inner = inner_step(config.inner, config.adversarial)
-    inputs: dict[str, str | Path] = {f"text:{n}": f.file for n, f in enumerate(_files(config))}
-    inputs |= {"student": config.student, **teacher_inputs(config.teacher, config.targeted)}
-    inputs |= {"retention": config.retention}
-    inputs |= {f"held:{n}": path for n, path in enumerate(config.held)}
     pairs = read_pairs(config.retention) if config.retention else None
-    settings = {**asdict(config), "train": asdict(training)}
-    makes = ["model", "joint"] if config.crossing.save_joint else ["model"]
-    run = Run(out, "adapt", settings, inputs, training.cpu, makes)
-    if run.result is not None:
-        return run.result
-    return _adapted(run, config, training, arm, inner, pairs)
-
-
-def _adapted(
-    run: Run,
-    config: AdaptConfig,
-    training: TrainConfig,
-    arm: Arm,
-    inner: InnerStep | None,
-    pairs: Pairs | None,
-) -> dict[str, Any]:
-    """Train, export and report a run that has no result yet."""
     text = load_text_encoder(config.student)
     retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
-    notes = [
+    run.note(
         *precision_note(config.student),
         *_unread(config, arm),
         *_pool_notes(config, arm, text),
-    ]
+    )
     retains = _retains(config, arm, text)
     distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
     reading = reading_of(config, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
-    notes += [reading.note(config.arm, windows.max_windows)] if windows else []
+    if windows:
+        run.note(reading.note(config.arm, windows.max_windows))
     texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
     given = replace(_given(config, model, text), distilling=distilling)
     teacher_set = _teacher_set(
@@ -104,23 +79,20 @@ def _adapted(
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
-    notes += _notes(config, arm, training, heads, text)
+    run.note(*_notes(config, arm, training, heads, text))
     if retains:
         objectives.append(Retain(given.sizes, weight=config.retain))
-        notes.append(_retain_note(config))
-    notes += fewer_negatives(objectives, training)
+        run.note(_retain_note(config))
+    run.note(*fewer_negatives(objectives, training))
     by_length = match_by_length(objectives, texts, training.seed)
-    notes += length_note(by_length, reading.form)
-    say_notes(notes)
+    run.note(*length_note(by_length, reading.form))
     held_out = _held_out(held, teacher_set, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
     sources = _sources(config, texts, samples)
     result = train(
         model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
     )
-    remarks = flattery(result)
-    say_notes(remarks)
-    notes += remarks
+    run.note(*flattery(result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result |= {"form": reading.form, "max_length": reading.max_length}
@@ -131,14 +103,14 @@ def _adapted(
     if config.keep_projection:
         text.speaks(_projected(text, objectives))
     result |= _retained(retention, text)
-    result |= {"notes": notes} if notes else {}
 
     def save(folder: Path) -> None:
         result["fills_masks"] = _export(folder, text, model, objectives, config)
         card = _card(config, training, result, library_of(folder / "model"))
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
-    return run.finish(result, save)
+    run.save(save)
+    return result
 
 
 def _texts(
@@ -255,13 +227,7 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
     plain = config
     if config.retention:  # which pools as --pool says
         plain = replace(config, distilling=replace(config.distilling, pool=Distilling().pool))
-    groups: list[Settings] = [
-        plain.masking,
-        plain.crossing,
-        plain.distilling,
-        plain.targeted,
-        plain.adversarial,
-    ]
+    groups = [plain.masking, plain.crossing, plain.distilling, plain.targeted, plain.adversarial]
     return notes + unread(groups, arm.names, config.inner)
 
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from groundling.command import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
-from groundling.core.documented import documented
+from groundling.settings.fields import Input, Settings, at_least
 from groundling.settings.inputs import OwnFile
 
 
-@documented
 @dataclass(frozen=True)
-class CompareConfig:
+class CompareConfig(Settings):
     """Arms side by side: each is adapted, then fine-tuned or probed; the control `mlm` always takes part."""
 
     arms: tuple[str, ...] = ("xdbert", "contrastive")
@@ -22,16 +22,16 @@ class CompareConfig:
     """Add the control `mlm` (same text, steps and seeds, no teacher)."""
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
-    data: str = ""
+    data: Annotated[str, Input.DATA] = ""
     """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
     own: OwnFile = field(default_factory=OwnFile)
-    seeds: int = 3
+    seeds: Annotated[int, at_least(1)] = 3
     """Fine-tuning runs per arm and task."""
-    max_train: int = 0
+    max_train: Annotated[int, at_least(0)] = 0
     """Use at most so many training examples per task; 0: all."""
-    max_length: int = 128
+    max_length: Annotated[int, at_least(0)] = 128
     """Pieces per input in fine-tuning."""
-    processes: int = 1
+    processes: Annotated[int, at_least(1)] = 1
     """Runs side by side, one thread each."""
 
 

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
+from groundling.runs.leaves import Nothing
+from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import CaptionColumns, OwnFile
 
 
-@documented
 @dataclass(frozen=True)
-class CheckConfig:
+class CheckConfig(Settings):
     """Which folder is looked through."""
 
-    folder: str = ""
+    folder: Annotated[str, Input.FOLDER, needed] = ""
     """Folder of data in any layout that the library reads; nothing in it is changed. Exit status 1 if anything is \
 wrong with it."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
@@ -29,5 +30,5 @@ COMMAND = Command(
     positional=("--folder",),
     out=False,
     speaks=True,
-    needs=("folder",),
+    leaves=Nothing(),
 )

@@ -9,9 +9,10 @@ from groundling.check.folder import check
 from groundling.check.places import Flags
 from groundling.commands.data_check import CheckConfig
 from groundling.core.errors import InputError
+from groundling.runs.work import Work
 
 
-def data_check(config: CheckConfig) -> int:
+def data_check(config: CheckConfig, work: Work) -> int:
     """Print what the folder holds and its faults; exit status 1 if there are any, else 0."""
     if bool(config.own.text) != bool(config.own.label):
         raise InputError("data check: --text and --label are of one file; pass both or none")

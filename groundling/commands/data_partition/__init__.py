@@ -4,30 +4,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_name
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.settings.fields import need
+from groundling.runs.leaves import Written
+from groundling.settings.fields import Input, Settings, at_least, needed
 
 
-@documented
 @dataclass(frozen=True)
-class PartitionConfig:
+class PartitionConfig(Settings):
     """Which training examples a few-shot partition takes."""
 
-    task: str = ""
+    task: Annotated[str, Input.TASK, needed] = ""
     """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """Folder with the task's official files."""
-    per: int = 0
+    per: Annotated[int, at_least(0), needed] = 0
     """Examples of each stratum."""
     by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
     """Strata. auto: VCR's question category, a classification's label, otherwise the whole split as one (total); \
 question-type and answer are VQA's."""
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     """Draws another partition; more examples of the same seed include the fewer."""
     allow_fewer: bool = False
     """Take all of a stratum that has fewer."""
@@ -35,8 +33,6 @@ question-type and answer are VQA's."""
 
 def check(config: PartitionConfig, out: str | Path) -> None:
     """Raises InputError without a task, data or a number, for a task that there is not, and a folder in the way."""
-    need(config, "data partition", "task", "data", "per")
-    check_name("tasks", "Task", config.task)
     if Path(out).is_dir():
         raise InputError(f"{out}: is a folder; --out names the file of the partition")
 
@@ -47,4 +43,5 @@ COMMAND = Command(
     "groundling.commands.data_partition.run:partition",
     {"_own": PartitionConfig()},
     rules="groundling.commands.data_partition:check",
+    leaves=Written(),
 )

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
+from groundling.runs.leaves import Written
+from groundling.settings.fields import Input, Settings, needed
 
 
-@documented
 @dataclass(frozen=True)
-class ShowConfig:
+class ShowConfig(Settings):
     """Which image of a region store is shown."""
 
-    store: str = ""
+    store: Annotated[str, Input.FOLDER, needed] = ""
     """Region store: the folder that `groundling regions` wrote."""
-    image: str = ""
+    image: Annotated[str, needed] = ""
     """The image's id in the store, its file name, or its file."""
-    images: str = ""
+    images: Annotated[str, Input.FOLDER] = ""
     """Folder of the photos; empty: the one that the store was made of."""
 
 
@@ -29,5 +30,5 @@ COMMAND = Command(
     positional=("--store", "--image"),
     file="regions.png",
     writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
-    needs=("store", "image"),
+    leaves=Written(),
 )

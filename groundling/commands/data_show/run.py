@@ -12,19 +12,19 @@ from PIL.PngImagePlugin import PngInfo
 from groundling.commands.data_show import ShowConfig
 from groundling.core.errors import InputError
 from groundling.runs.folder import disk_errors, write_whole
-from groundling.runs.run import say_notes
+from groundling.runs.work import Work
 from groundling.vision.show import shown
 
 MARK = "groundling data show"
 """What a picture of ours says of the software that made it."""
 
 
-def data_show(config: ShowConfig, out: str | Path) -> dict[str, Any]:
+def data_show(config: ShowConfig, work: Work) -> dict[str, Any]:
     """Write the photo of an image with the boxes that a store has of it as a PNG; returns what each box is.
 
     Raises InputError for what cannot be read, and for a file in the way.
     """
-    path = Path(out)
+    path = work.out
     _check_place(path)
     found = shown(config.store, config.image, config.images)
     about = PngInfo()
@@ -34,7 +34,7 @@ def data_show(config: ShowConfig, out: str | Path) -> dict[str, Any]:
     with disk_errors(path):
         path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, drawn.getvalue())
-    say_notes(found.notes)
+    work.note(*found.notes)
     return {"out": str(path), "image": found.id, "regions": found.regions}
 
 

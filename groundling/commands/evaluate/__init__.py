@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
+from groundling.runs.leaves import Nothing
+from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import Asking, Saved
 
 
-@documented
 @dataclass(frozen=True)
-class EvaluateConfig:
+class EvaluateConfig(Settings):
     """What a fine-tuned model is scored on."""
 
     saved: Saved = field(default_factory=Saved)
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """A folder with the task's official files, or your own file with labels."""
     split: str = ""
     """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
@@ -30,5 +31,5 @@ COMMAND = Command(
     "groundling.commands.evaluate.run:evaluate",
     {"_own": EvaluateConfig()},
     out=False,
-    needs=("model", "data"),
+    leaves=Nothing(),
 )

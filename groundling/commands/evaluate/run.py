@@ -8,10 +8,10 @@ from typing import Any
 from groundling.commands.evaluate import EvaluateConfig
 from groundling.prediction.fitted import opened, sight_of
 from groundling.prediction.scoring import scores_on
-from groundling.runs.run import say_notes
+from groundling.runs.work import Work
 
 
-def evaluate(config: EvaluateConfig) -> dict[str, Any]:
+def evaluate(config: EvaluateConfig, work: Work) -> dict[str, Any]:
     """What `scores_on` says of the model that the settings name; nothing is written.
 
     Raises InputError as it does.
@@ -20,5 +20,5 @@ def evaluate(config: EvaluateConfig) -> dict[str, Any]:
     sight = sight_of(model, config.saved, decode=False)
     data = Path(config.data)
     result = scores_on(model, data, config.split, config.asking, config.label, sight)
-    say_notes(model.notes)
+    work.note(*model.notes)
     return result

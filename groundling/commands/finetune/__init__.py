@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_inner, check_name, check_parts, check_teacher
+from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.models.folders import is_adapter
-from groundling.settings.fields import check_numbers, need
+from groundling.runs.leaves import Inputs, RunFolder
+from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import (
     Adapting,
     Joining,
@@ -20,36 +21,41 @@ from groundling.settings.inputs import (
     RegionInput,
     check_adapter,
 )
-from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
-from groundling.settings.training import Examining, TrainConfig, check_training
+from groundling.settings.objectives import (
+    Adversarial,
+    Distilling,
+    Masking,
+    Targeted,
+    teacher_inputs,
+)
+from groundling.settings.training import Examining, TrainConfig
 
 
-@documented
 @dataclass(frozen=True)
-class FinetuneConfig:
+class FinetuneConfig(Settings):
     """How an encoder is fine-tuned on a task."""
 
-    model: str = ""
+    model: Annotated[str, Input.WEIGHTS, needed] = ""
     """Text encoder, CLIP-like text tower, or what `adapt`, `pretrain` or `finetune` wrote: hub id or folder."""
-    task: str = ""
+    task: Annotated[str, Input.TASK] = ""
     """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
-    data: str = ""
+    data: Annotated[str, Input.DATA, needed] = ""
     """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
-    seeds: int = 1
+    seeds: Annotated[int, at_least(1)] = 1
     """Runs, with seeds counted up from --seed."""
-    max_length: int = 128
+    max_length: Annotated[int, at_least(0)] = 128
     """Pieces per input; longer ones are cut and counted."""
     train_splits: tuple[str, ...] = ()
     """Splits to learn from, e.g. `train val` before --submit; none: the task's own. Scores on a split that was \
 learned from are marked."""
-    max_train: int = 0
+    max_train: Annotated[int, at_least(0)] = 0
     """Use at most so many training examples, evenly spaced; 0: all."""
-    partition: str = ""
+    partition: Annotated[str, Input.FILE] = ""
     """Train on the examples of this file of `data partition` alone."""
-    unlabelled: int = 0
+    unlabelled: Annotated[int, at_least(0)] = 0
     """--partition: so many of the other training examples, without their labels, beside each labelled one in every \
 step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
-    also: tuple[str, ...] = ()
+    also: Annotated[tuple[str, ...], Input.NAMED] = ()
     """NAME=FOLDER: also evaluate on the development split of another folder, such as one that `data shift` wrote."""
     submit: bool = False
     """Also predict the unlabelled test split, in the server's format."""
@@ -66,7 +72,7 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     baselines: bool = False
     """Also train the same model without the images, with the same seeds and settings and the task's own loss, in \
 `text-alone` of the run's folder (a task that picks a region: with --blind): what the texts alone reach."""
-    join: str = ""
+    join: Annotated[str, Input.DESIGN] = ""
     """Make a vision-language model of a plain BERT, without any pre-training: visualbert, vlbert, uniter, or \
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
     joining: Joining = field(default_factory=Joining)
@@ -86,12 +92,12 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     examining: Examining = field(default_factory=Examining)
     objectives: tuple[str, ...] = ()
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: str = ""
+    teacher: Annotated[str, Input.WEIGHTS] = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     masking: Masking = field(default_factory=Masking)
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
-    inner: str = ""
+    inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
 
@@ -104,7 +110,6 @@ def check(
     config: FinetuneConfig, training: TrainConfig, out: str | Path, task: object | None = None
 ) -> None:
     """Raises InputError for settings that are missing, or do not go together; `task`: an object in place of a name."""
-    need(config, "finetune", "model", "data")
     if not (config.task or config.own.label or task):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
     if config.own.label and (config.task or task):
@@ -112,19 +117,11 @@ def check(
             f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
     _check_regions_given(config)
-    if config.seeds < 1:
-        raise InputError(f"finetune: --seeds {config.seeds}, expected at least 1")
-    if config.max_train < 0:
-        raise InputError(f"--max-train {config.max_train}, expected at least 0; 0 means all")
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
-    check_name("tasks", "Task", config.task)
-    check_name("vision_language", "Design", config.join)
     check_parts(config.objectives, config.teacher, "finetune")
     check_teacher(config.objectives, config.teacher, config.inner, "finetune")
-    check_numbers(config)
-    check_training(training)
     check_inner(config.inner, config.adversarial)
 
 
@@ -147,8 +144,6 @@ def _check_baselines(config: FinetuneConfig) -> None:
 def _check_unlabelled(config: FinetuneConfig) -> None:
     """Raises InputError if nothing is without a label, or no objective could score it."""
     flag = f"--unlabelled {config.unlabelled}"
-    if config.unlabelled < 0:
-        raise InputError(f"{flag}: expected at least 0")
     if not config.unlabelled:
         return
     if not config.partition:
@@ -214,10 +209,39 @@ def _check_regions_given(config: FinetuneConfig) -> None:
             raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
 
 
+def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+
+    sees_pixels = config.regions.images and config.join
+    return {
+        "model": config.model,
+        "data": config.data,
+        "dev": config.own.dev,
+        "partition": config.partition,
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
+        **manifests(config.regions.regions),
+        "images": config.regions.images,
+        "backbone": config.pixels.backbone if sees_pixels else "",
+        **teacher_inputs(config.teacher, config.targeted),
+    }
+
+
+def makes(config: FinetuneConfig, training: TrainConfig) -> Sequence[str]:
+    """What a run leaves."""
+    if not config.save_model:
+        return []
+    return [f"seed-{seed}/model" for seed in range(training.seed, training.seed + config.seeds)]
+
+
+ASKED_FOR_LATER = ("seeds", "baselines", "train.seed")
+"""More seeds, and baselines, make a run the same one, continued."""
+
 COMMAND = Command(
     "finetune",
     "fine-tune an encoder on a task, over seeds",
     "groundling.commands.finetune.run:finetune",
     {"_own": FinetuneConfig(), "_train": TUNING, **SHARED},
     rules="groundling.commands.finetune:check",
+    leaves=RunFolder(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
 )

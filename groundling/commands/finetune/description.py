@@ -6,26 +6,28 @@ from dataclasses import replace
 from pathlib import Path
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import Splits
 from groundling.commands.finetune.model import head_name, most_images
-from groundling.commands.finetune.samples import learned_from
 from groundling.core.find import code_behind, is_outside
-from groundling.data.regions.shelf import Shelf
+from groundling.data.regions.stores import SeveralStores
 from groundling.models.kinds import Student
 from groundling.prediction.description import Described, Reads, facts_of
 from groundling.runs.hashing import hashes_of
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
 
 
 def described_of(
-    student: Student, task: Task, splits: Splits, config: FinetuneConfig, shelf: Shelf
+    student: Student,
+    task: Task,
+    splits: Splits,
+    config: FinetuneConfig,
+    store: SeveralStores | None,
 ) -> Described:
-    """Task, head, columns, and how examples were put before the model."""
-    sees = bool(config.regions.regions)
+    """Task, head, columns, and how examples were put before the model; `store`: the regions that it learned from."""
     reads = Reads(
         max_length=config.max_length,
         images=most_images(splits),
-        regions=sees,
+        regions=store is not None,
         most_regions=config.regions.most_regions,
         budget=config.regions.budget,
         tags=config.regions.tags,
@@ -44,7 +46,7 @@ def described_of(
         design=config.join if is_outside(config.join) else "",
         kind=config.kind,
         modules=_modules(config.task, config.join, config.kind),
-        regions=facts_of(learned_from(shelf, task, config)) if sees else {},
+        regions={} if store is None else facts_of(store),
     )
 
 

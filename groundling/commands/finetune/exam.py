@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import trained_on
 from groundling.core.errors import InputError
 from groundling.data.samples import Samples
 from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
 from groundling.tasks import Task
-from groundling.tasks.examples import trained_on
 from groundling.training.evaluation import evaluate
 from groundling.training.exams import Exam
 from groundling.training.held_out import exam_every

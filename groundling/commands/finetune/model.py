@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.samples import learned_from, refuse_images
+from groundling.commands.finetune.examples import Splits
+from groundling.commands.finetune.samples import learned_from
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
 from groundling.core.keyed import seed_of
-from groundling.data.regions.shelf import Shelf, made_by
+from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.crossmodal import CrossModal
@@ -18,7 +19,6 @@ from groundling.models.task_heads import TaskHead
 from groundling.models.text import TextEncoder
 from groundling.settings.inputs import Joining
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
 from groundling.vision_language import Design
 from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.vision_language.loading import (
@@ -41,7 +41,7 @@ def text_encoder_of(student: Student) -> TextEncoder | None:
     return student.text if isinstance(student, CrossModal | SingleStream) else None
 
 
-def student_of(config: FinetuneConfig, seed: int, task: Task, shelf: Shelf) -> Student:
+def student_of(config: FinetuneConfig, seed: int, task: Task, inputs: RegionInputs) -> Student:
     """The model, whose new join is as wide as the features of the stores; raises InputError if they do not fit."""
     if config.adapting.adapter != "none":
         torch.manual_seed(seed_of(seed, "init", "adapter"))
@@ -67,9 +67,10 @@ def student_of(config: FinetuneConfig, seed: int, task: Task, shelf: Shelf) -> S
             )
         return student
     torch.manual_seed(seed_of(seed, "init", "join"))
-    if not config.regions.regions:
+    store = learned_from(inputs, task, config)
+    if store is None:
         return join_to(student, config.join, 1)
-    return _joined(student, config, learned_from(shelf, task, config))
+    return _joined(student, config, store)
 
 
 def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> SingleStream:
@@ -80,8 +81,10 @@ def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> S
     elif config.join in BUILDS:
         model = reading_pixels(student, config.pixels, config.join, options)
     else:
-        refuse_images(config)
-    model.regions_from = made_by(store)
+        raise InputError(
+            f"--images {config.regions.images}: {config.join} reads stored features, no pixels; leave it out"
+        )
+    model.regions_from = store.facts
     return model
 
 

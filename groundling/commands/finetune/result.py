@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import trained_on
 from groundling.tasks import Task
-from groundling.tasks.examples import trained_on
 from groundling.training.feed import Source
 
 

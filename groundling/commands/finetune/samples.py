@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from typing import NoReturn
 
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.examples import Splits
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Classify, Form
 from groundling.core.keyed import generator
+from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.regions.mirror import Mirror
-from groundling.data.regions.paired import RegionSamples
-from groundling.data.regions.pictures import Mirrored, Pictured
-from groundling.data.regions.shelf import Shelf, check_images, check_regions
+from groundling.data.regions.paired import Seeing
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples
 from groundling.data.unlabelled import Chosen, Unlabelled
@@ -23,23 +21,26 @@ from groundling.models.kinds import Student
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task
-from groundling.tasks.examples import Splits
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
 from groundling.training.feed import Source
-from groundling.vision_language.end_to_end import EndToEnd
-from groundling.vision_language.loading import seeing_of
 from groundling.vision_language.single_stream import SingleStream
 
 
-def shelf_of(config: FinetuneConfig, task: Task) -> Shelf:
-    """The stores of a run, which all seeds share; of those with --images, where to look is read and no more.
+def regions_of(config: FinetuneConfig, task: Task) -> RegionInputs:
+    """The stores and photos of a run, which all seeds share; of those with --images, where to look is read and no more.
 
     Raises InputError for a store of a split that there is not.
     """
     splits = (task.train, *task.dev, *task.test)
-    features = not config.regions.images
-    return Shelf(config.regions.regions, splits, f"split of {task.name}", features)
+    return RegionInputs(
+        config.regions,
+        splits,
+        f"split of {task.name}",
+        blind=config.blind,
+        flip=config.pixels.flip,
+        called=UNTIED,
+    )
 
 
 def samples_of(
@@ -49,20 +50,52 @@ def samples_of(
     task: Task,
     config: FinetuneConfig,
     teacher_set: TeacherSet,
-    shelf: Shelf,
+    inputs: RegionInputs,
 ) -> tuple[dict[str, Samples], list[Teacher]]:
-    """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop."""
+    """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop.
+
+    Raises InputError if the task cannot do without regions, and there are none.
+    """
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
-    samples, teachers = _taught(asked, student, task, config, teacher_set)
-    samples = _with_regions(samples, student, task, config, shelf, head.apart)
-    if config.pixels.flip and _looks(student, config):
-        mirror = samples
-        if head.turns_words:
-            turned = {task.train: _of_mirrored(asked[task.train], task.form)}
-            mirror, _ = _taught(turned, student, task, config, teacher_set)
-            mirror = _with_regions(mirror, student, task, config, shelf, head.apart)
-        samples[task.train] = Mirrored(samples[task.train], mirror[task.train])
-    return samples, teachers
+    texts, teachers = _taught(asked, student, task, config, teacher_set)
+    if not inputs.settings.regions:
+        if task.mark is not None:
+            raise InputError(f"{task.name} asks for regions; pass --regions STORE")
+        return texts, teachers
+    model = reader_of(student, inputs, config.model)
+    mirror = texts[task.train]
+    if head.turns_words and inputs.flip and inputs.looks(model):
+        turned = {task.train: _of_mirrored(asked[task.train], task.form)}
+        mirror = _taught(turned, student, task, config, teacher_set)[0][task.train]
+    learned = learned_splits(task, config)
+    return seen(texts, model, task, inputs, learned, head.apart, mirror), teachers
+
+
+def seen(
+    texts: Mapping[str, Samples],
+    model: SingleStream,
+    task: Task,
+    inputs: RegionInputs,
+    learned: Sequence[str],
+    apart: bool = False,
+    mirror: Samples | None = None,
+) -> dict[str, Samples]:
+    """Texts of every split with what the model sees of their images; the training split is those that are `learned`.
+
+    `apart` and `mirror` as `TaskHead` and `RegionInputs.samples` have them. Raises InputError for other regions.
+    """
+    samples = {}
+    for split, some in texts.items():
+        learns = split == task.train
+        names = learned if learns else [split]
+        if learns:
+            inputs.check_together(names, some)
+        inputs.check(model, *names)
+        mark = task.mark_to_learn or task.mark if learns else task.mark
+        asks = Seeing(mark=mark, phrases=task.form.reads == "phrase", apart=apart)
+        images = inputs.at(*names)
+        samples[split] = inputs.samples(some, model, images, asks, mirror if learns else None)
+    return samples
 
 
 def _taught(
@@ -83,118 +116,27 @@ def _taught(
     return samples, teachers
 
 
-def _with_regions(
-    samples: dict[str, Samples],
-    student: Student,
-    task: Task,
-    config: FinetuneConfig,
-    shelf: Shelf,
-    apart: bool,
-) -> dict[str, Samples]:
-    """The same samples, seen if there are regions; raises InputError if the task cannot do without."""
-    if config.regions.regions:
-        return seen(samples, student, task, config, shelf, apart)
-    if task.mark is not None:
-        raise InputError(f"{task.name} asks for regions; pass --regions STORE")
-    return samples
-
-
-def seen(
-    samples: Mapping[str, Samples],
-    student: Student,
-    task: Task,
-    config: FinetuneConfig,
-    shelf: Shelf,
-    apart: bool = False,
-) -> dict[str, Samples]:
-    """The same samples with their images' regions, and pixels for a model that reads these.
-
-    Raises InputError if the model reads no regions, or other ones, or if --images is missing or not wanted.
-    """
-    model = _reader(student, config)
-    stores = {}
-    for split, some in samples.items():
-        stores[split] = shelf.of(split)
-        if split == task.train:
-            stores[split] = learned_from(shelf, task, config)
-            _check_one_store(some, shelf, stores[split], config)
-        check_images(some, stores[split])
-        if not isinstance(model, EndToEnd):
-            check_regions(stores[split], model, config.regions.other_regions)
-    seeing = seeing_of(
-        model,
-        task.form,
-        most=config.regions.most_regions,
-        budget=config.regions.budget,
-        apart=apart,
-        mentioned=config.regions.mentioned,
-        blind=config.blind,
-    )
-    seeing = replace(seeing, mark=task.mark)
-    learning = replace(seeing, mark=task.mark_to_learn or task.mark)
-    out: dict[str, Samples] = {
-        split: RegionSamples(some, stores[split], learning if split == task.train else seeing)
-        for split, some in samples.items()
-    }
-    # A blind model sees no pixels either: it reads the zeros that stand for its features.
-    if isinstance(model, EndToEnd) and not config.blind:
-        sides = (model.side, model.long_side)
-        out = {split: Pictured(some, config.regions.images, *sides) for split, some in out.items()}
-    return out
-
-
-def _reader(student: Student, config: FinetuneConfig) -> SingleStream:
+def reader_of(student: Student, inputs: RegionInputs, source: str) -> SingleStream:
     """The model, if it reads regions, and pixels where --images has them; raises InputError if not."""
     if not isinstance(student, SingleStream):
         raise InputError(
-            f"--regions {' '.join(config.regions.regions)}: this model reads no regions; --join uniter makes one that "
+            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --join uniter makes one that "
             "does of a BERT, and a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
         )
-    reads_pixels = isinstance(student, EndToEnd)
-    if reads_pixels and not config.regions.images:
-        raise InputError(
-            f"{config.model}: this model reads pixels; pass --images FOLDER beside --regions"
-        )
-    if config.regions.images and not reads_pixels:
-        refuse_images(config)
+    inputs.check_pixels(student, source)
     return student
 
 
-def refuse_images(config: FinetuneConfig) -> NoReturn:
-    """Raises InputError: the model has no use for --images."""
-    raise InputError(
-        f"--images {config.regions.images}: this model reads stored features, no pixels; leave it out"
-    )
+def learned_splits(task: Task, config: FinetuneConfig) -> tuple[str, ...]:
+    """The splits that are learned from."""
+    return config.train_splits or (task.train,)
 
 
-def learned_from(shelf: Shelf, task: Task, config: FinetuneConfig) -> SeveralStores:
-    """The stores of all splits that are learned from."""
-    return shelf.of(*(config.train_splits or (task.train,)))
-
-
-def _check_one_store(
-    samples: Samples, shelf: Shelf, store: SeveralStores, config: FinetuneConfig
-) -> None:
-    """Raises InputError if two splits that are learned from have different regions of one image.
-
-    Which of them an example means could not be told once the splits are one.
-    """
-    parts = [shelf.of(split) for split in config.train_splits]
-    if len(parts) < 2:
-        return
-    for image in dict.fromkeys(image for images in samples.images for image in images):
-        for split, part in zip(config.train_splits, parts, strict=True):
-            if image in part and part.holder(image) is not store.holder(image):
-                raise InputError(
-                    f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
-                    f"{part.holder(image).folder}, the store of {split}; splits that are learned from together need "
-                    "stores that share no image, or one for all"
-                )
-
-
-def _looks(student: Student, config: FinetuneConfig) -> bool:
-    """Whether the model sees pictures: a blind one reads the zeros that stand for their features."""
-    return isinstance(student, EndToEnd) and bool(config.regions.regions) and not config.blind
+def learned_from(inputs: RegionInputs, task: Task, config: FinetuneConfig) -> SeveralStores | None:
+    """The stores of all splits that are learned from; None without --regions."""
+    if not inputs.settings.regions:
+        return None
+    return inputs.stores(*learned_splits(task, config))
 
 
 def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
@@ -203,27 +145,21 @@ def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
     return [mirror(example) for example in examples]
 
 
-def lacking(
-    head: TaskHead, student: Student, task: Task, config: FinetuneConfig, shelf: Shelf
-) -> list[str]:
-    """What a reader must know of the run: what the head's paper sees and the stores do not hold."""
-    if not head.segments or not _looks(student, config):
-        return []
-    stores = learned_from(shelf, task, config)
-    if stores.covers:
+def lacking(head: TaskHead, store: SeveralStores) -> list[str]:
+    """What a reader must know of a model that looks: what its head's paper sees and the stores do not hold."""
+    if not head.segments or store.covers:
         return []
     note = (
-        f"{stores.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
+        f"{store.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
         "objects fill of them, which `groundling regions --boxes vcr1images` stores"
     )
     return [note]
 
 
-def sizes_with_classes(student: Student, task: Task, config: FinetuneConfig, shelf: Shelf) -> Sizes:
+def sizes_with_classes(student: Student, store: SeveralStores | None) -> Sizes:
     """The model's sizes, and the classes of the regions it learns from."""
-    if not config.regions.regions:
+    if store is None:
         return student.sizes
-    store = learned_from(shelf, task, config)
     return student.sizes._replace(classes=store.classes, background=store.background)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.commands.predict import PredictConfig, check
+from groundling.commands.predict import PredictConfig
 from groundling.core.errors import InputError
 from groundling.prediction.answers import Prediction, Wording, cells_of, columns_of
 from groundling.prediction.data import data_lines
@@ -20,7 +20,7 @@ from groundling.prediction.fitted import opened, sight_of
 from groundling.prediction.loaded import Loaded, such
 from groundling.prediction.sight import Sight
 from groundling.runs.folder import json_text, plain, write_new
-from groundling.runs.run import say_notes
+from groundling.runs.work import Work
 from groundling.tasks import Task
 
 BREAKS = re.compile(r"[\t\r\n]+")
@@ -29,8 +29,8 @@ FIRST = 5
 """So many of the rows that could not be asked are named in the result."""
 
 
-def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
-    """Write `config.data` with the model's answers beside it to the file `out`; returns how many there are.
+def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
+    """Write `config.data` with the model's answers beside it to the file `work.out`; returns how many there are.
 
     Rows keep their order and number, whatever cannot be asked. Columns are the data's own, then `answer`, `choice` (its
     text, of a multiple choice), `x1`, `y1`, `x2`, `y2` (of a region, in pixels) and `probability`, and the same with
@@ -38,10 +38,8 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
     that twice if the data has these, too.
 
     Raises:
-        InputError: A setting or a row does not fit the model, or `out` exists already.
+        InputError: A setting or a row does not fit the model.
     """
-    check(config, out)
-    out = Path(out)
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=config.skip_bad)
     task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
@@ -50,12 +48,12 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
         _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
     answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
     names = columns_of(model.form, wording.best)
-    text = _written(out.suffix, header, lines, names, answers)
+    text = _written(work.out.suffix, header, lines, names, answers)
     if PartialState().is_main_process:
-        write_new(out, text)
-    say_notes(model.notes)
+        write_new(work.out, text)
+    work.note(*model.notes)
     return {
-        "answers": str(out),
+        "answers": str(work.out),
         "model": str(model.folder),
         "rows": len(lines),
         "answered": len(lines) - len(faults),
@@ -64,7 +62,6 @@ def predict(config: PredictConfig, out: str | Path) -> dict[str, Any]:
             :FIRST
         ],
         "dropped_pieces": dropped,
-        **({"notes": model.notes} if model.notes else {}),
     }
 
 

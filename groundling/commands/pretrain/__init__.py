@@ -4,81 +4,83 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_inner, check_name, check_parts, check_teacher
+from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted, weighted_files
-from groundling.settings.fields import _list_lone_texts, check_numbers, need
+from groundling.runs.leaves import Inputs, RunFolder
+from groundling.settings.fields import (
+    Input,
+    Settings,
+    at_least,
+    may_repeat,
+    needed,
+)
 from groundling.settings.inputs import CaptionColumns, Joining, Pixels, RegionInput
-from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
-from groundling.settings.training import Examining, TrainConfig, check_held, check_training
+from groundling.settings.objectives import (
+    Adversarial,
+    Distilling,
+    Masking,
+    PhaseOptions,
+    Targeted,
+    teacher_inputs,
+)
+from groundling.settings.training import Examining, TrainConfig, check_held
 
 
-@documented
 @dataclass(frozen=True)
-class PretrainConfig:
+class PretrainConfig(Settings):
     """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
 
-    model: str = "visualbert"
+    model: Annotated[str, Input.DESIGN] = "visualbert"
     """visualbert, vlbert, uniter, or MODULE:NAME of a design of your own: what a plain text encoder becomes; of a \
 vision-language model as --student, its own."""
-    student: str = ""
+    student: Annotated[str, Input.WEIGHTS, needed] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
-    regions: RegionInput = field(default_factory=RegionInput)
+    regions: Annotated[RegionInput, needed] = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
-    captions: tuple[str, ...] = ()
+    captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
 own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
 none has one, by its number of samples."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""
-    listing: str = ""
+    listing: Annotated[str, Input.FILE] = ""
     """File that lists the images to use, one name a line, or as karpathy_train_images.txt does; empty: all."""
     skip_missing: bool = False
     """Leave captions out whose image is not in the store, and count them."""
     epoch_of: Literal["captions", "images"] = "captions"
     """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
-    eval_captions: tuple[str, ...] = ()
+    eval_captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Captions of other images, in any files that --captions reads, on which the loss is reported."""
-    eval_listing: str = ""
+    eval_listing: Annotated[str, Input.FILE] = ""
     """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
     eval_splits: tuple[str, ...] = ()
     """Splits on which the loss is reported: Karpathy's json: of --eval-captions or else of --captions; --task: of the \
 task's own, e.g. `val`."""
     examining: Examining = field(default_factory=Examining)
-    task: str = ""
+    task: Annotated[str, Input.TASK] = ""
     """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
 VCR; e.g. vqa."""
-    data: str = ""
+    data: Annotated[str, Input.PATH] = ""
     """Folder with that task's official files."""
     train_splits: tuple[str, ...] = ()
     """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
-    task_answers: Literal["right", "any", "judged"] = "right"
-    """--task: the right choice with each question; or any, drawn anew in every epoch, so that no label is told (a \
-question that has no choices, as in vqa, stands alone); or judged, any too, and VisualBERT predicts whether it is \
-right, or an NLVR2 statement true (its code)."""
-    partition: str = ""
+    phase: PhaseOptions = field(default_factory=PhaseOptions)
+    partition: Annotated[str, Input.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
-    step_mix: tuple[float, ...] = ()
+    step_mix: Annotated[tuple[float, ...], at_least(0)] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
-    text: tuple[str, ...] = ()
+    text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()
     """Files of text without images, each FILE or FILE=WEIGHT as for `adapt`, together drawn as often as the captions \
 (VL-BERT)."""
-    max_length: int = 64
+    max_length: Annotated[int, at_least(0)] = 64
     """Pieces per text; longer ones are cut and counted."""
     masking: Masking = field(default_factory=Masking)
-    region_classes: Literal["soft", "hard", "none"] = "soft"
-    """VL-BERT and UNITER: masked regions predict the detector's distribution (both releases), its best class (the \
-papers), or no classes."""
-    sentence_image: bool = True
-    """VisualBERT: predict whether both captions are of the image (ablation C4 leaves it out)."""
-    related: bool = False
-    """VL-BERT: predict whether caption and image are related (first version; the release leaves it out)."""
     grounded: bool = True
     """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
 the model is made for)."""
@@ -87,16 +89,13 @@ the model is made for)."""
     """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
     objectives: tuple[str, ...] = ()
     """Objectives beside the model's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: str = ""
+    teacher: Annotated[str, Input.WEIGHTS] = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
     distilling: Distilling = field(default_factory=Distilling)
     targeted: Targeted = field(default_factory=Targeted)
-    inner: str = ""
+    inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
-
-    def __post_init__(self) -> None:
-        _list_lone_texts(self, "captions", "eval_captions")
 
 
 PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
@@ -105,7 +104,8 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
 
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or do not go together."""
-    need(config, "pretrain", "student", "regions")
+    if not config.regions.regions:
+        raise InputError("pretrain needs --regions STORE")
     if bool(config.captions) == bool(config.task):
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
@@ -120,8 +120,10 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     ):
         if config.task and given:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
-    if config.task_answers != "right" and not config.task:
-        raise InputError(f"--task-answers {config.task_answers}: captions have none; pass --task")
+    if config.phase.task_answers != "right" and not config.task:
+        raise InputError(
+            f"--task-answers {config.phase.task_answers}: captions have none; pass --task"
+        )
     if config.train_splits and not config.task:
         raise InputError(
             f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"
@@ -137,17 +139,35 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     held = config.eval_captions or config.eval_listing or config.eval_splits
     flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
     check_held(config.examining, bool(held), flags)
-    check_name("vision_language", "Design", config.model)
-    check_name("tasks", "Task", config.task)
     weighted_files(config.captions, "--captions")
     weighted_files(config.text, "--text")
     for word in config.eval_captions:
         weighted(word, "--eval-captions")
     check_parts(config.objectives, config.teacher, "pretrain")
     check_teacher(config.objectives, config.teacher, config.inner, "pretrain")
-    check_numbers(config)
-    check_training(training)
     check_inner(config.inner, config.adversarial)
+
+
+def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+
+    captions = [each.file for each in weighted_files(config.captions, "--captions")]
+    held = [weighted(word, "--eval-captions").file for word in config.eval_captions]
+    texts = [each.file for each in weighted_files(config.text, "--text")]
+    return {
+        "student": config.student,
+        **manifests(config.regions.regions),
+        "data": config.data,
+        "partition": config.partition,
+        "eval_listing": config.eval_listing,
+        "images": config.regions.images,
+        "backbone": config.pixels.backbone if config.regions.images else "",
+        **teacher_inputs(config.teacher, config.targeted),
+        **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
+        **{f"eval_captions:{n}": path for n, path in enumerate(held)},
+        **{f"text:{n}": path for n, path in enumerate(texts)},
+    }
 
 
 COMMAND = Command(
@@ -156,4 +176,5 @@ COMMAND = Command(
     "groundling.commands.pretrain.run:pretrain",
     {"_own": PretrainConfig(), "_train": PRETRAINING, **SHARED},
     rules="groundling.commands.pretrain:check",
+    leaves=RunFolder(inputs, makes=["model"]),
 )

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from accelerate import PartialState
 
-from groundling.commands.pretrain import PretrainConfig, check
+from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.keyed import seed_of
-from groundling.data.captions.captions import Captioned, Captions, Wanted, has_splits, keep_listed
-from groundling.data.captions.images import in_store
-from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.samples import corpus_samples
+from groundling.data.captions.captions import (
+    Captioned,
+    Wanted,
+    has_splits,
+    in_store,
+    keep_listed,
+    read_captions,
+)
+from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import weighted, weighted_files
-from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing
-from groundling.data.regions.pictures import Mirrored, Pictured
-from groundling.data.regions.shelf import Shelf, check_regions, made_by, manifests
+from groundling.data.regions.inputs import UNTIED, RegionInputs
+from groundling.data.regions.paired import CaptionTexts, check_mentioned
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import DrawnTexts, Samples, TextSamples, thinned, together, with_choice
 from groundling.data.unlabelled import Chosen
@@ -33,7 +37,6 @@ from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.text import TextEncoder
 from groundling.objectives import Given, Objective, Vocabulary
 from groundling.objectives.making import (
-    Settings,
     check_saved,
     fewer_negatives,
     make_objectives,
@@ -41,15 +44,14 @@ from groundling.objectives.making import (
     unread,
 )
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.settings.fields import changed
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
-from groundling.tasks.examples import check_mentioned
 from groundling.tasks.partitions import hidden_versions, taken
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
-from groundling.teachers.loading import load_teacher_set, teacher_inputs
+from groundling.teachers.loading import load_teacher_set
 from groundling.training.feed import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report, learned_too, still_guessing
 from groundling.training.inner_steps import inner_step
@@ -66,35 +68,26 @@ ASKED_PIXELS = 32
 """The same of a model that reads pixels, which takes a hundred times as long."""
 
 
-def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Pre-train and write `out/model`, from which `finetune` and a next phase start, and `out/result.json`.
-
-    Raises InputError for settings that do not fit.
-    """
-    check(config, training, out)
+def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+    """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
     inner = inner_step(config.inner, config.adversarial)
-    settings = {**asdict(config), "train": asdict(training)}
-    run = Run(out, "pretrain", settings, _inputs(config), training.cpu, ["model"])
-    if run.result is not None:
-        return run.result
-
     corpora = _corpora(config)
-    shelf, store = _stores(config, corpora)
+    inputs, store = _stores(config, corpora)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
-    model = _model(config, store)
+    model = _model(config, inputs, store)
     design = design_of(model, config.model)
     phase = _phase(design, config)
     task = _task(config)
     versions = [] if task is None else _versions(task, config, phase)
     if task is not None and config.regions.mentioned:
-        check_mentioned([examples[0] for examples in versions], task, config.regions)
+        check_mentioned([texts[0] for texts in versions], task.name, config.regions.tags)
     design.ready(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config)
     asked = config.objectives
     teacher_set = load_teacher_set(
         config.teacher, asked, given, run.state.device, run.folder, training.seed
     )
-    data = _data(config, phase, versions, model, corpora, shelf, teacher_set)
+    data = _data(config, phase, versions, model, corpora, inputs, teacher_set)
     own = _own_objectives(phase, given, config, training.seed)
     _check_grounded(own, config)
     beside = make_objectives(
@@ -103,18 +96,18 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
     sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
-    notes = [
+    run.note(
         *precision_note(config.student),
         *data.notes,
         *_notes(phase, own, task, config),
         *fewer_negatives(every, training),
-    ]
-    held = _held_data(config, phase, task, model, shelf, teacher_set)
+    )
+    held = _held_data(config, phase, task, model, inputs, teacher_set)
     held_out = None
     if held is not None:
         seen = _sources(held, phase, own, beside)
         held_out = HeldOut("texts", seen, model, every, held.teachers, training)
-        notes += [*held.notes, *learned_too(held.places(), data.places(), "images")]
+        run.note(*held.notes, *learned_too(held.places(), data.places(), "images"))
     exam = None if held_out is None else held_out.exam(config.examining)
     trained = train(
         model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
@@ -124,7 +117,16 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         HeldOut("samples", _some(sources, config), model, own, (), training),
         "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there",
     )
-    result = _result(trained, model, every, run.folder, data.left_out, [*notes, *left], config)
+    watched, remarks = watched_terms(every, run.folder, trained)
+    run.note(*left, *remarks, *flattery(trained))
+    names = sorted(one.name for one in every)
+    result = trained | {"model": model.join.kind, "objectives": names}
+    result |= {"left_out": data.left_out, "notes": run.notes}
+    if config.captions:
+        result["epoch_of"] = config.epoch_of
+    if watched:
+        result["watched"] = watched
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     result["guessing"] = parts
     result |= held_report(held_out)
 
@@ -132,7 +134,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, out: str | Path) -> 
         model.export(folder / "model")
         save_objectives(folder / "model", every)
 
-    return run.finish(result, save)
+    run.save(save)
+    return result
 
 
 def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:
@@ -146,64 +149,24 @@ def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) ->
     )
 
 
-def _result(
-    trained: dict[str, Any],
-    model: SingleStream,
-    objectives: Sequence[Objective],
-    folder: Path,
-    left_out: int,
-    notes: Sequence[str],
-    config: PretrainConfig,
-) -> dict[str, Any]:
-    """What is reported of a finished training, whose log is in `folder`; its notes are said, too."""
-    watched, remarks = watched_terms(objectives, folder, trained)
-    notes = [*notes, *remarks, *flattery(trained)]
-    say_notes(notes)
-    names = sorted(one.name for one in objectives)
-    result = trained | {"model": model.join.kind, "objectives": names}
-    result |= {"left_out": left_out, "notes": notes}
-    if config.captions:
-        result["epoch_of"] = config.epoch_of
-    if watched:
-        result["watched"] = watched
-    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    return result
-
-
-def _inputs(config: PretrainConfig) -> dict[str, str | Path]:
-    inputs: dict[str, str | Path] = {
-        "student": config.student,
-        **manifests(config.regions.regions),
-        "data": config.data,
-        "partition": config.partition,
-        "eval_listing": config.eval_listing,
-        "images": config.regions.images,
-        "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.teacher, config.targeted),
-    }
-    for number, each in enumerate(_corpora(config)):
-        inputs[f"captions:{number}" if number else "captions"] = each.file
-    held = _held_files(config.eval_captions)
-    inputs |= {f"eval_captions:{number}": path for number, path in enumerate(held)}
-    texts = weighted_files(config.text, "--text")
-    return inputs | {f"text:{number}": each.file for number, each in enumerate(texts)}
-
-
-def _stores(config: PretrainConfig, corpora: Sequence[_Corpus]) -> tuple[Shelf, SeveralStores]:
+def _stores(
+    config: PretrainConfig, corpora: Sequence[_Corpus]
+) -> tuple[RegionInputs, SeveralStores]:
     """The stores of all captions, and of those that are learned from; raises InputError if they do not go together."""
-    names = [each.name for each in corpora]
+    names = _names(corpora)
     held = _held_config(config)
-    every = dict.fromkeys([*names, *(each.name for each in _corpora(held or config))])
-    pixels = bool(config.regions.images)
-    shelf = Shelf(config.regions.regions, every, "file of captions", features=not pixels)
-    shelf.of(*every)
-    return shelf, shelf.of(*names)
+    every = dict.fromkeys([*names, *_names(_corpora(held or config))])
+    flip = config.pixels.flip
+    inputs = RegionInputs(config.regions, every, "file of captions", flip=flip, called=UNTIED)
+    inputs.stores(*every)
+    return inputs, inputs.stores(*names)
 
 
-def _model(config: PretrainConfig, store: SeveralStores) -> SingleStream:
+def _model(config: PretrainConfig, inputs: RegionInputs, store: SeveralStores) -> SingleStream:
     """The model, which knows what made the regions that it is trained with."""
     model = _started(config, store)
-    model.regions_from = made_by(store)
+    inputs.check(model, *_names(_corpora(config)))
+    model.regions_from = store.facts
     return model
 
 
@@ -224,9 +187,7 @@ def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
             f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or visualbert with "
             "a BERT, or an end-to-end model as --student, or leave --images out"
         )
-    model = join_to(start, config.model, store.width, **options)
-    check_regions(store, model, config.regions.other_regions)
-    return model
+    return join_to(start, config.model, store.width, **options)
 
 
 @dataclass(frozen=True)
@@ -256,6 +217,10 @@ def _corpora(config: PretrainConfig) -> list[_Corpus]:
     if len(set(files)) < len(files):
         raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
     return [_Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
+
+
+def _names(corpora: Sequence[_Corpus]) -> list[str]:
+    return [each.name for each in corpora]
 
 
 def _held_files(captions: Sequence[str]) -> list[str]:
@@ -323,9 +288,9 @@ def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Ex
     folder = Path(config.data)
     tags = phase.tags and config.regions.tags
     splits = task.learned(config.train_splits)
-    if config.task_answers == "any":
+    if config.phase.task_answers == "any":
         return unlabelled_texts(task, folder, tags, config.partition, splits)
-    if config.task_answers == "judged":
+    if config.phase.task_answers == "judged":
         if not phase.judged:
             raise InputError(
                 f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
@@ -339,7 +304,7 @@ def _own_objectives(
 ) -> list[Objective]:
     """The objectives of the model's phase, with the heads of what it starts from."""
     torch.manual_seed(seed_of(seed, "init", "heads"))
-    objectives = phase.objectives(given, config)
+    objectives = phase.objectives(given, config.phase)
     if not all(isinstance(one, Objective) for one in objectives):
         raise InputError(f"{config.model}: its phase makes something else than objectives")
     for objective in objectives:
@@ -374,17 +339,17 @@ def _data(
     versions: Sequence[Sequence[Example]],
     model: SingleStream,
     corpora: Sequence[_Corpus],
-    shelf: Shelf,
+    inputs: RegionInputs,
     teacher_set: TeacherSet,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     text, _ = model.inputs(config.max_length)
-    stores = [shelf.of(each.name) for each in corpora]
+    stores = [inputs.stores(each.name) for each in corpora]
     texts: list[Samples] = []
     left_out = 0
     notes: list[str] = []
-    if config.task_answers != "right":
-        texts.append(DrawnTexts(versions, text, judged=config.task_answers == "judged"))
+    if config.phase.task_answers != "right":
+        texts.append(DrawnTexts(versions, text, judged=config.phase.task_answers == "judged"))
     elif config.task:
         texts.append(TextSamples([examples[0] for examples in versions], text))
     else:
@@ -394,25 +359,15 @@ def _data(
             left_out += lacking
             notes += remarks
     notes += _shared_images(corpora, texts, stores)
-    seeing = Seeing(
-        whole=model.join.whole,
-        tied=model.join.tied,
-        last_pixel=model.join.last_pixel,
-        most=config.regions.most_regions,
-        budget=config.regions.budget,
-        mentioned=config.regions.mentioned,
-    )
     seen: list[Samples] = []
     teachers: list[Teacher] = []
-    for samples, store in zip(texts, stores, strict=True):
+    for each, samples in zip(corpora, texts, strict=True):
         # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
         samples, teachers = teacher_set.wrap(samples, fixed=isinstance(samples, TextSamples))
         if config.grounded:
-            samples = RegionSamples(samples, store, seeing)
-        if config.grounded and isinstance(model, EndToEnd):
-            samples = Pictured(samples, config.regions.images, model.side, model.long_side)
-            if config.pixels.flip:
-                samples = Mirrored(samples, samples)  # the release leaves captions as they are
+            # In pictures that are learned from and mirrored, the release leaves captions as they are.
+            mirror = samples if config.pixels.flip else None
+            samples = inputs.samples(samples, model, inputs.at(each.name), mirror=mirror)
         seen.append(samples)
     return _Data(corpora, seen, stores, left_out, notes, teachers)
 
@@ -441,7 +396,7 @@ def _held_data(
     phase: Phase,
     task: Task | None,
     model: SingleStream,
-    shelf: Shelf,
+    inputs: RegionInputs,
     teacher_set: TeacherSet,
 ) -> _Data | None:
     """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
@@ -452,7 +407,7 @@ def _held_data(
     if task is not None:
         _check_held_splits(task, config)
         versions = _versions(task, held, phase)
-    return _data(held, phase, versions, model, _corpora(held), shelf, teacher_set)
+    return _data(held, phase, versions, model, _corpora(held), inputs, teacher_set)
 
 
 def _check_held_splits(task: Task, config: PretrainConfig) -> None:
@@ -473,7 +428,7 @@ def _captioned(
     files = [each.file for each in corpora]
     wanted = Wanted(config.caption_splits, config.columns).of(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
-        told = Captions(file, own.splits, own.columns).sound()
+        told = read_captions(file, own.splits, own.columns)
         images = keep_listed(told.images, config.listing) if config.listing else told.images
         found = in_store(images, store, store.name, told.path)
         if found.missing and not (config.skip_missing and found.images):
@@ -580,16 +535,11 @@ def _notes(
     """What a reader must know of this run: labels that were told, and kinds of steps that it has none of."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
-    if config.region_classes == "none":
+    if config.phase.region_classes == "none":
         reason = "--region-classes none"
     notes = []
     if not is_outside(config.model):  # every design of ours hides words
-        groups: list[Settings] = [
-            config.masking,
-            config.distilling,
-            config.targeted,
-            config.adversarial,
-        ]
+        groups = [config.masking, config.distilling, config.targeted, config.adversarial]
         notes += unread(groups, ("mlm", *config.objectives), config.inner)
     if task is not None:
         notes += _told(task, config)
@@ -601,8 +551,8 @@ def _notes(
 
 def _told(task: Task, config: PretrainConfig) -> list[str]:
     """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
-    is_told = isinstance(task.form, Answer | Choose) or config.task_answers == "judged"
-    if config.task_answers == "any" or not is_told:
+    is_told = isinstance(task.form, Answer | Choose) or config.phase.task_answers == "judged"
+    if config.phase.task_answers == "any" or not is_told:
         return []
     held = [split for split in task.dev if split in config.train_splits]
     if held:

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
+from groundling.runs.leaves import Nothing
+from groundling.settings.fields import Input, Settings, at_least, needed
 
 
-@documented
 @dataclass(frozen=True)
-class PushConfig:
+class PushConfig(Settings):
     """Which run's model goes to Hugging Face's hub."""
 
-    run: str = ""
+    run: Annotated[str, Input.FOLDER, needed] = ""
     """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
-    to: str = ""
+    to: Annotated[str, needed] = ""
     """OWNER/NAME of the repository there; made if it is not there."""
-    seed: int = -1
+    seed: Annotated[int, at_least(-1)] = -1
     """Of a fine-tuning: which seed; -1: the best one on the development split."""
     private: bool = False
     """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
@@ -30,5 +31,5 @@ COMMAND = Command(
     {"_own": PushConfig()},
     positional=("--run",),
     out=False,
-    needs=("run", "to"),
+    leaves=Nothing(),
 )

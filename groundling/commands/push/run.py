@@ -8,15 +8,33 @@ from typing import Any
 from huggingface_hub import HfApi
 
 from groundling.checks.sharing import check_repository
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.commands.pretrain import PRETRAINING, PretrainConfig
 from groundling.commands.push import PushConfig
+from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.errors import InputError, first_line, in_one_line
 from groundling.prediction.seeds import chosen
-from groundling.runs.cards import DEFAULTS, card
+from groundling.runs.cards import card
 from groundling.runs.folder import finished, read_json
+from groundling.runs.work import Work
 from groundling.settings.training import Sharing
 
+DEFAULTS: dict[str, tuple[Any, Any]] = {
+    "adapt": (AdaptConfig(), ADAPTING),
+    "teach": (TeachConfig(), TEACHING),
+    "pretrain": (PretrainConfig(), PRETRAINING),
+    "finetune": (FinetuneConfig(), TUNING),
+}
+"""Commands that save a model, with their settings where nobody says otherwise."""
 
-def push(config: PushConfig) -> dict[str, Any]:
+
+def push(config: PushConfig, work: Work) -> dict[str, Any]:
+    """Upload a finished run's model to `config.to`; returns where it is."""
+    return uploaded(config)
+
+
+def uploaded(config: PushConfig) -> dict[str, Any]:
     """Upload a finished run's model to `config.to`; returns where it is.
 
     Raises InputError if the run has not finished, saved no model, or the hub refuses it.
@@ -32,7 +50,7 @@ def push(config: PushConfig) -> dict[str, Any]:
             f"{folder}: has not finished, there is no result.json; run its command to the end"
         )
     text = _card(config.to, folder, model, run, result)
-    url = _uploaded(model, text, config)
+    url = _sent(model, text, config)
     return {"pushed": str(model), "to": url}
 
 
@@ -40,7 +58,7 @@ def share(out: str, sharing: Sharing) -> None:
     """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
     config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
     try:
-        push(config)
+        uploaded(config)
     except InputError as error:
         raise InputError(
             f"{out}: the run is finished and saved, but not pushed ({error}); try again with "
@@ -60,7 +78,7 @@ def _described(folder: Path) -> dict[str, Any]:
 def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
     """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
     try:
-        return card(name, model, run, result)
+        return card(name, model, run, result, DEFAULTS[run["kind"]])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{folder}: config.json or result.json is not as a run writes them "
@@ -68,7 +86,7 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
         ) from None
 
 
-def _uploaded(model: Path, text: str, config: PushConfig) -> str:
+def _sent(model: Path, text: str, config: PushConfig) -> str:
     """The address of the model after its upload."""
     api = HfApi()
     try:

@@ -4,47 +4,47 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.settings.fields import check_numbers, need
+from groundling.runs.leaves import Inputs, RunFolder
+from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import CaptionColumns
 
 
-@documented
 @dataclass(frozen=True)
-class RetrieveConfig:
+class RetrieveConfig(Settings):
     """Which captioned images are searched, by which CLIP, and whose texts stand beside its own."""
 
-    model: str = ""
+    model: Annotated[str, Input.MODEL, needed] = ""
     """CLIP-like model with both sides: hub id or folder."""
-    captions: str = ""
+    captions: Annotated[str, Input.PATH, needed] = ""
     """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or \
 a folder (docs/vision.md)."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `test`."""
-    images: str = ""
+    images: Annotated[str, Input.FOLDER, needed] = ""
     """Folder of the images."""
-    listing: str = ""
+    listing: Annotated[str, Input.FILE] = ""
     """File that lists the images to use, one name a line, or as karpathy_test_images.txt does; empty: all."""
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count the images."""
     skip_bad: bool = False
     """Leave images out whose file does not decode, and name and count them; without it, the first one is an error."""
-    student: str = ""
+    student: Annotated[str, Input.MODEL] = ""
     """Sentence encoder whose vectors are to be found among the model's images: a folder of sentence-transformers, as \
 `adapt --keep-projection` writes it."""
-    join_captions: int = 1
+    join_captions: Annotated[int, at_least(1)] = 1
     """Captions of an image that make one text, one after the other; more than 1 makes long texts. The last text of an \
 image has what is left."""
-    windows: int = 1
+    windows: Annotated[int, at_least(0)] = 1
     """Windows of a long text that the model's own text side reads, as a mean; 1: cut after the first, as CLIP does; \
 0: all."""
-    max_length: int = 0
+    max_length: Annotated[int, at_least(0)] = 0
     """Pieces of a text that the student reads; 0: as many as its folder says."""
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     """Draws the resamples of the intervals."""
     teacher_cache: str = ""
     """Folder in which the model's features stay for other runs; empty: in the run folder, until the run ends."""
@@ -54,10 +54,19 @@ image has what is left."""
 
 def check(config: RetrieveConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or that nothing reads."""
-    need(config, "retrieve", "model", "captions", "images")
-    check_numbers(config)
     if config.max_length and not config.student:
         raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
+
+
+def inputs(config: RetrieveConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {
+        "model": config.model,
+        "captions": config.captions,
+        "images": config.images,
+        "listing": config.listing,
+        "student": config.student,
+    }
 
 
 COMMAND = Command(
@@ -67,4 +76,6 @@ COMMAND = Command(
     {"_own": RetrieveConfig()},
     speaks=True,
     rules="groundling.commands.retrieve:check",
+    leaves=RunFolder(inputs),
+    shows="groundling.commands.retrieve.run:told",
 )

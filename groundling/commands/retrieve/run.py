@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, replace
-from pathlib import Path
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 
-from groundling.commands.retrieve import RetrieveConfig, check
+from groundling.commands.retrieve import RetrieveConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captioned, Captions, joined, keep_listed
-from groundling.data.captions.images import find_images, with_store_ids
+from groundling.data.captions.captions import (
+    Captioned,
+    find_images,
+    joined,
+    keep_listed,
+    read_captions,
+    with_store_ids,
+)
 from groundling.data.regions.pictures import decodable
 from groundling.data.samples import TextSamples
 from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text
@@ -23,7 +28,7 @@ from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.prediction.sentences import reads, sentence_vectors
 from groundling.runs.report import table
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
 from groundling.stats.retrieval import (
     RANKS,
@@ -74,47 +79,29 @@ class Gallery(NamedTuple):
         return [text for image in self.captioned for text in image.captions]
 
 
-def retrieve(config: RetrieveConfig, out: str | Path) -> dict[str, Any]:
+def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
     """Recall at 1, 5 and 10 and the median rank, of texts for images and back, beside what chance gives.
 
     With a student, its vectors of the texts search the same images; differences and ratios have paired intervals, and
-    texts that the model's own side cannot read whole are counted by themselves. Prints a table, and returns what it
-    writes to `out/result.json`. Of several processes each compares everything.
+    texts that the model's own side cannot read whole are counted by themselves. Of several processes each compares
+    everything.
 
     Raises:
         InputError: Captions, images or a model are missing or malformed, there are fewer than two images, or the
             student's vectors have not the width of the model's space.
     """
-    check(config, out)
-    # Before there is a run folder: one that holds a mistake's settings would refuse the mended ones.
-    captioned, left_out = _captioned(config)
+    captioned, left_out = _captioned(config, run)
     image = load_clip_image(config.model)
     clip = FrozenClip(image, None)
     student = _student(config, image.width)
-    run = Run(out, "retrieve", asdict(config), _inputs(config), config.cpu)
-    result = run.result
     cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
-    if result is None:
-        clip.to(run.state.device)
-        gallery = _gallery(captioned, clip, config.images, cache)
-        read, told = _texts(gallery.texts, student, config, run.state.device, cache)
-        head: dict[str, Any] = {"images": len(captioned), **left_out}
-        head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
-        head |= {"of_equals": TIES}
-        result = run.finish(head | _numbers(gallery, read, told, config.seed))
-    if run.state.is_main_process:
-        print(_told(result))
-    return result
-
-
-def _inputs(config: RetrieveConfig) -> dict[str, str | Path]:
-    return {
-        "model": config.model,
-        "captions": config.captions,
-        "images": config.images,
-        "listing": config.listing,
-        "student": config.student,
-    }
+    clip.to(run.state.device)
+    gallery = _gallery(captioned, clip, config.images, cache)
+    read, told = _texts(gallery.texts, student, config, run.state.device, cache)
+    head: dict[str, Any] = {"images": len(captioned), **left_out}
+    head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
+    head |= {"of_equals": TIES}
+    return head | _numbers(gallery, read, told, config.seed)
 
 
 class SentenceEncoder(NamedTuple):
@@ -154,12 +141,12 @@ def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
     return SentenceEncoder(text, text.sentence, length)
 
 
-def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]:
+def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[Captioned], dict[str, Any]]:
     """The images with their texts, and what is told of those left out.
 
     Raises InputError if fewer than two are there, or one does not decode.
     """
-    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    told = read_captions(config.captions, config.caption_splits, config.columns)
     images = keep_listed(told.images, config.listing) if config.listing else told.images
     found = find_images(images, config.images, told.path)
     images = found.kept(config.skip_missing, config.images)
@@ -175,9 +162,8 @@ def _captioned(config: RetrieveConfig) -> tuple[list[Captioned], dict[str, Any]]
         "bad_images": len(bad),
         "bad_images_named": bad,
     }
-    notes = [*told.notes, *found.notes]
-    say_notes(notes)
-    return texts, left_out | ({"notes": notes} if notes else {})
+    run.note(*told.notes, *found.notes)
+    return texts, left_out
 
 
 def _gallery(
@@ -270,7 +256,7 @@ def _of_some(
 # -- for people ------------------------------------------------------------------------------------------------------
 
 
-def _told(result: dict[str, Any]) -> str:
+def told(result: dict[str, Any]) -> str:
     """The result as a table, and a sentence each on what was cut and on who finds more."""
     sides = [side for side in ("model", "student") if side in result]
     rows = []

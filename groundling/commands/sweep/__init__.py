@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
+from groundling.settings.fields import Input, Settings, at_least, needed
 
 
-@documented
 @dataclass(frozen=True)
-class SweepConfig:
+class SweepConfig(Settings):
     """A list of runs over variants, tasks and seeds, from a TOML file."""
 
-    file: str = ""
+    file: Annotated[str, Input.FILE, needed] = ""
     """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers. A task \
 of your own file has `data`, `text` and `label` in its table, as `finetune` has them as flags."""
     table: str = ""
     """Only this table of the file's, e.g. "Table 2"; empty: all."""
     rows: tuple[str, ...] = ()
     """Only these variants, by name; none: all."""
-    seeds: int = 0
+    seeds: Annotated[int, at_least(0)] = 0
     """Overrides the file's number of seeds; 0 does not."""
-    processes: int = 1
+    processes: Annotated[int, at_least(1)] = 1
     """Runs side by side, one thread each."""
     plan: bool = False
     """Run nothing: print every job, its settings beside the paper's, what is missing, steps and hours."""
-    seconds_per_step: float = 0.0
+    seconds_per_step: Annotated[float, at_least(0)] = 0.0
     """--plan: seconds of an optimizer step, measured on your machine; 0: a rough guess from the model's size."""
     miniature: bool = False
     """Run everything in a minute, two steps a job, on small stand-ins for the data and weights that the file names."""
@@ -38,5 +38,4 @@ COMMAND = Command(
     "groundling.commands.sweep.run:run_sweep",
     {"_own": SweepConfig()},
     speaks=True,
-    needs=("file",),
 )

@@ -22,10 +22,10 @@ from groundling.commands.sweep.parts import (
     Tuning,
     Variant,
 )
-from groundling.commands.sweep.settings import DEFAULTS, Filled, filled
+from groundling.commands.sweep.settings import Filled, defaults_of, filled, makers
 from groundling.core.errors import InputError
 from groundling.data.tables.tables import read_text
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published as reported
 
 TABLES = {
     "seeds": int,
@@ -49,8 +49,6 @@ KINDS = {
     list: "a list",
     str: "a text",
 }
-MADE_BY = ("regions", "partition", "shift", "finetune")
-"""Commands that a `[data.NAME]` may be made by."""
 MOST_PARTS = 32
 """Of a key: the parser's time grows with their square."""
 MANY_PARTS = re.compile(
@@ -115,14 +113,14 @@ class _File:
         sources = self._sources()
         pretrainings = [self._pretraining(*item) for item in content.get("pretrain", {}).items()]
         adapting = self._layer(content.get("adapt", {}), "[adapt]")
-        adapted = filled(DEFAULTS["adapt"], adapting.values, adapting.where)
+        adapted = filled(defaults_of("adapt"), adapting.values, adapting.where)
         variants = [
             self._variant(name, table, adapted, adapting.notes)
             for name, table in content["variants"].items()
         ]
         tuning = self._layer(content.get("tune", {}), "[tune]")
         _check_no_model(tuning.values, tuning.where)
-        tuned = filled(DEFAULTS["finetune"], tuning.values, tuning.where)
+        tuned = filled(defaults_of("finetune"), tuning.values, tuning.where)
         tunings = [
             self._tuning(name, table, tuned, tuning.notes)
             for name, table in content["tasks"].items()
@@ -171,11 +169,12 @@ class _File:
         if not isinstance(table, dict):
             raise InputError(f"{where}: {table!r}, expected a table")
         rest = dict(table)
-        command = next((one for one in MADE_BY if one in rest and name.startswith("data:")), "")
+        made_by = makers() if name.startswith("data:") else ()
+        command = next((one for one in made_by if one in rest), "")
         settings: Filled = (None, None)
         if command:
-            settings = filled(DEFAULTS[command], rest.pop(command), f"{where}.{command}")
-        _check_keys(rest, known, where, also=MADE_BY if name.startswith("data:") else ())
+            settings = filled(defaults_of(command), rest.pop(command), f"{where}.{command}")
+        _check_keys(rest, known, where, also=made_by)
         if not rest.get("path"):
             raise InputError(f"{where}: no path")
         is_made_or_hub = bool(command) or name.startswith("weights:")
@@ -186,7 +185,7 @@ class _File:
 
     def _pretraining(self, name: str, table: object) -> Pretraining:
         layers = self.layers(table, f'[pretrain."{name}"]')
-        return Pretraining(name, *_filled_by(layers, DEFAULTS["pretrain"], {}))
+        return Pretraining(name, *_filled_by(layers, defaults_of("pretrain"), {}))
 
     def _variant(self, name: str, table: object, adapting: Filled, adapt_notes: Notes) -> Variant:
         own = self._layer(table, f'[variants."{name}"]')
@@ -205,14 +204,14 @@ class _File:
         tune_notes: dict[str, Note] = {}
         for layer in layers:
             # A mistake is told now, not after hours.
-            filled(DEFAULTS["finetune"], layer.values, layer.where)
+            filled(defaults_of("finetune"), layer.values, layer.where)
             _check_no_model(layer.values, layer.where)
             _check_no_seeds(layer)
             merged |= layer.values
             tune_notes |= layer.notes
-        if published and published not in PUBLISHED:
+        if published and published not in reported():
             raise InputError(
-                f"{where}: published = {published!r}, expected one of {', '.join(PUBLISHED)}"
+                f"{where}: published = {published!r}, expected one of {', '.join(reported())}"
             )
         scores = _scores(rest.pop("scores", {}), where)
         config, training = filled(adapting, rest, where)

@@ -2,35 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groundling.commands.adapt.run import adapt
-from groundling.commands.data_partition.run import partition
-from groundling.commands.finetune.run import finetune
-from groundling.commands.pretrain.run import pretrain
-from groundling.commands.regions.run import regions
+from groundling.commands.sweep.miniature import small, stand_in
 from groundling.commands.sweep.parts import VERDICTS, PaperTable, Sweep, resolved, slug
 from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.settings import command_of, values_of
 from groundling.commands.sweep.steps import Step, steps_of
 from groundling.runs.folder import open_run
 from groundling.runs.jobs import Job, run_jobs
 from groundling.stats.judging import judge_folders
-from groundling.studies.clip_td.shift import shift
-from groundling.studies.papers.published import PUBLISHED
-from groundling.studies.papers.stand_ins import small, stand_in
-
-CALLS: Mapping[str, Callable[..., Any]] = {
-    "adapt": adapt,
-    "pretrain": pretrain,
-    "finetune": finetune,
-    "regions": regions,
-    "partition": partition,
-    "shift": shift,
-}
-"""What each command of a sweep is."""
+from groundling.stats.published import published as reported
 
 
 def sweep(
@@ -79,10 +64,9 @@ def _run(
 
 def _job(step: Step, what: Sweep) -> Job:
     config, training = step.settings
-    settings = [resolved(config, what.sources)]
-    if training is not None:
-        settings.append(training)
-    return Job(step.name, CALLS[step.command], (*settings, step.out), step.after)
+    settings = resolved(config, what.sources), training
+    values = values_of(settings, step.out)
+    return Job(step.name, command_of(step.command), tuple(values), step.after)
 
 
 def _judge(
@@ -92,8 +76,9 @@ def _judge(
     variants = [variant for variant in what.variants if variant.name in table.rows]
     variants.sort(key=lambda variant: table.rows.index(variant.name))
     groups = {variant.name: folder / slug(variant.name) for variant in variants}
+    papers = reported()
     published = {
-        variant.name: PUBLISHED.get(variant.published, {}) | dict(variant.scores)
+        variant.name: {**papers.get(variant.published, {}), **dict(variant.scores)}
         for variant in variants
     }
     if table.name:

@@ -12,7 +12,7 @@ from typing import Any
 
 from groundling.commands.sweep.paper import mark, spelt
 from groundling.commands.sweep.parts import Source, Sweep, references
-from groundling.commands.sweep.settings import DEFAULTS, Filled
+from groundling.commands.sweep.settings import Filled, defaults_of
 from groundling.commands.sweep.starts import held_back
 from groundling.commands.sweep.steps import Step
 from groundling.settings.fields import flat
@@ -136,7 +136,7 @@ class Plan:
 
     def rows(self, step: Step) -> dict[str, dict[str, str]]:
         """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
-        defaults = _values(DEFAULTS[step.command])
+        defaults = _values(defaults_of(step.command))
         rows = {}
         for name, value in step.values.items():
             note = step.notes.get(name)

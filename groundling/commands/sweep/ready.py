@@ -2,32 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from groundling.checks.inputs import check_inputs
 from groundling.checks.names import arm_of
-from groundling.commands.adapt import check as check_adapt
-from groundling.commands.data_partition import check as check_partition
-from groundling.commands.finetune import check as check_finetune
-from groundling.commands.pretrain import check as check_pretrain
-from groundling.commands.regions import check as check_regions
 from groundling.commands.sweep.parts import Sweep, references
 from groundling.commands.sweep.plan import Plan, missing
+from groundling.commands.sweep.settings import command_of, values_of
 from groundling.commands.sweep.steps import Step
 from groundling.core.errors import InputError
-from groundling.studies.clip_td.commands import check_data_shift as check_shift
-
-RULES: Mapping[str, Callable[..., Any]] = {
-    "adapt": check_adapt,
-    "pretrain": check_pretrain,
-    "finetune": check_finetune,
-    "regions": check_regions,
-    "partition": check_partition,
-    "shift": check_shift,
-}
-"""The rules of each command of a sweep."""
 
 
 def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
@@ -40,10 +24,9 @@ def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
                 f"{tuning.name} needs `data`, the folder of its official files, or your own file"
             )
     for step in steps:
-        config, training = step.settings
-        settings = [config] if training is None else [config, training]
         try:
-            RULES[step.command](*settings, step.out)
+            values = values_of(step.settings, step.out)
+            command_of(step.command).check_together(values)
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None
     absent = missing(Plan(what, steps))

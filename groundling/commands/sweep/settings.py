@@ -1,39 +1,58 @@
-"""A command's settings, filled from a table of a sweep's file. Imports nothing heavy."""
+"""A sweep's commands, and their settings, filled from a table of its file. Imports nothing heavy."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.data_partition import PartitionConfig
-from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.commands.pretrain import PRETRAINING, PretrainConfig
-from groundling.commands.regions import RegionsConfig
+from groundling.command import Command, commands
 from groundling.core.errors import InputError
+from groundling.settings.fields import changed
 from groundling.settings.fields import filled as fill
-from groundling.studies.clip_td.commands import ShiftConfig
 
 Filled = tuple[Any, Any]
 """A command's settings, and those of its training; None in the second place of a command that trains nothing."""
+DATA = "data "
+"""What commands' names begin with that make data; a sweep's file has the rest of the name."""
+MAKERS = ("regions", "finetune")
+"""Other commands that a `[data.NAME]` may be made by."""
 
-DEFAULTS: dict[str, Filled] = {
-    "adapt": (AdaptConfig(), ADAPTING),
-    "pretrain": (PretrainConfig(), PRETRAINING),
-    "finetune": (FinetuneConfig(save_model=False), TUNING),  # hundreds of runs would fill a disk
-    "regions": (RegionsConfig(), None),
-    "partition": (PartitionConfig(), None),
-    "shift": (ShiftConfig(), None),
-}
-"""The commands of a sweep, and their settings as they are if nobody says anything."""
+
+def command_of(word: str) -> Command:
+    """The command that a sweep's file calls so: `adapt`, or `partition`, which makes data."""
+    return commands().get(DATA + word) or commands()[word]
+
+
+def makers() -> Sequence[str]:
+    """What a sweep's file calls the commands that a `[data.NAME]` may be made by."""
+    data = [name.removeprefix(DATA) for name, one in commands().items() if _makes_data(one)]
+    return [*MAKERS, *data]
+
+
+def _makes_data(command: Command) -> bool:
+    """Whether it writes data, from settings of no other command."""
+    writes = command.out and not command.file
+    return command.name.startswith(DATA) and writes and set(command.settings) == {"_own"}
+
+
+def defaults_of(word: str) -> Filled:
+    """A command's settings as they are if nobody says anything."""
+    settings = command_of(word).settings
+    own = settings["_own"]
+    if word == "finetune":
+        own = changed(own, save_model=False)  # hundreds of runs would fill a disk
+    return own, settings.get("_train")
+
+
+def values_of(settings: Filled, out: Path) -> list[Any]:
+    """What a command is called with."""
+    return [*(group for group in settings if group is not None), out]
 
 
 def filled(defaults: Filled, values: object, where: str) -> Filled:
     """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
     if not isinstance(values, Mapping):
         raise InputError(f"{where}: {values!r}, expected a table")
-    lists = {
-        key: tuple(value) if isinstance(value, list) else value for key, value in values.items()
-    }
-    first, second = fill(defaults, lists, where)
-    return first, second
+    own, *training = fill([group for group in defaults if group is not None], values, where)
+    return own, training[0] if training else None

@@ -4,59 +4,59 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 from groundling.command import SHARED, Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.settings.fields import check_numbers, need
+from groundling.runs.leaves import Inputs, RunFolder
+from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import CaptionColumns
-from groundling.settings.training import Examining, TrainConfig, check_held, check_training
+from groundling.settings.training import Examining, TrainConfig, check_held
 
 
-@documented
 @dataclass(frozen=True)
-class TeachConfig:
+class TeachConfig(Settings):
     """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
 
-    start: str = ""
+    start: Annotated[str, Input.WEIGHTS] = ""
     """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay, so that \
 --size, --patch, --vision, --text, --projection, --vocabulary and --window are left out; empty: a new one."""
-    captions: str = ""
+    captions: Annotated[str, Input.PATH, needed] = ""
     """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
 json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to use, e.g. `train restval`."""
-    images: str = ""
+    images: Annotated[str, Input.FOLDER, needed] = ""
     """Folder of the images, which may be in folders below it."""
-    listing: str = ""
+    listing: Annotated[str, Input.FILE] = ""
     """File that lists the training images, one name a line; empty: all."""
-    eval_listing: str = ""
+    eval_listing: Annotated[str, Input.FILE] = ""
     """File that lists the images on which retrieval is reported; empty: none."""
-    eval_captions: str = ""
+    eval_captions: Annotated[str, Input.PATH] = ""
     """Captions of other images on which retrieval is reported (instead of `eval_listing`)."""
     eval_splits: tuple[str, ...] = ()
     """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
     examining: Examining = field(default_factory=Examining)
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count them."""
-    size: int = 64
+    size: Annotated[int, at_least(1)] = 64
     """Image side, pixels."""
-    patch: int = 8
+    patch: Annotated[int, at_least(1)] = 8
     """Patch side of the vision transformer, pixels."""
-    vision: tuple[int, int] = (192, 4)
+    vision: Annotated[tuple[int, int], at_least(1)] = (192, 4)
     """Width and layers of the vision tower."""
-    text: tuple[int, int] = (192, 3)
+    text: Annotated[tuple[int, int], at_least(1)] = (192, 3)
     """Width and layers of the text tower."""
-    projection: int = 192
+    projection: Annotated[int, at_least(1)] = 192
     """Width of the joint space."""
-    vocabulary: int = 4000
+    vocabulary: Annotated[int, at_least(1)] = 4000
     """Pieces of the byte-pair tokenizer, which is trained on the captions."""
-    window: int = 32
+    window: Annotated[int, at_least(3)] = 32
     """Positions of the text tower."""
     flip: bool = True
     """Mirror images at random (turn off where captions say left and right)."""
-    shift: float = 0.06
+    shift: Annotated[float, at_least(0, below=1)] = 0.06
     """Largest random shift of the view, share of the side."""
     untrained: bool = False
     """Stop before training: a control teacher that knows nothing."""
@@ -72,9 +72,6 @@ NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", 
 
 def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings of a new CLIP beside an existing one, and evaluation of nothing, or on nothing."""
-    need(config, "teach", "captions", "images")
-    check_numbers(config)
-    check_training(training)
     new = TeachConfig()
     for name in NEW:
         if config.start and vars(config)[name] != vars(new)[name]:
@@ -88,10 +85,22 @@ def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
         raise InputError("--eval-every: --untrained leaves no training to evaluate on the way")
 
 
+def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {
+        "captions": config.captions,
+        "images": config.images,
+        "start": config.start,
+        "eval_captions": config.eval_captions,
+        "eval_listing": config.eval_listing,
+    }
+
+
 COMMAND = Command(
     "teach",
     "train a small CLIP teacher on captioned images",
     "groundling.commands.teach.run:teach",
     {"_own": TeachConfig(), "_train": TEACHING, **SHARED},
     rules="groundling.commands.teach:check",
+    leaves=RunFolder(inputs, makes=["model"]),
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,20 +13,25 @@ from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
 from transformers import PreTrainedTokenizerBase
 
-from groundling.commands.teach import TEACHING, TeachConfig, check
+from groundling.commands.teach import TEACHING, TeachConfig
+from groundling.commands.teach.new_clip import clip_tokenizer, small_clip
 from groundling.core.keyed import seed_of
-from groundling.data.captions.captions import Captioned, Captions, has_splits, keep_listed
-from groundling.data.captions.images import find_images
+from groundling.data.captions.captions import (
+    Captioned,
+    find_images,
+    has_splits,
+    keep_listed,
+    read_captions,
+)
 from groundling.data.captions.samples import CaptionSamples, Cut
 from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer, precision_note
-from groundling.models.new_clip import clip_tokenizer, small_clip
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.making import fewer_negatives
 from groundling.runs.folder import PREPARED, whole_folder
-from groundling.runs.run import Run, say_notes
-from groundling.settings.training import TrainConfig
+from groundling.runs.run import Run
+from groundling.settings.training import Examining, TrainConfig
 from groundling.stats.retrieval import MEAN, retrieval
 from groundling.training.exams import Exam
 from groundling.training.held_out import exam_every, flattery, learned_too
@@ -36,28 +41,20 @@ COUNTS = ("images", "captions")
 """What `retrieval` tells besides scores."""
 
 
-def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Train the teacher and write `out/model` (a stock HF CLIP folder) and `out/result.json`; returns the result.
+def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+    """Train the teacher and write `model`, a stock HF CLIP folder; returns the result.
 
-    Raises:
-        InputError: captions or images are missing or malformed, or `out` holds another run.
+    Raises InputError if captions or images are missing or malformed.
     """
-    check(config, training, out)
-    settings = {**asdict(config), "train": asdict(training)}
-    inputs = {"captions": config.captions, "images": config.images, "start": config.start}
-    inputs |= {"eval_captions": config.eval_captions, "eval_listing": config.eval_listing}
-    run = Run(out, "teach", settings, inputs, training.cpu, ["model"])
-    if run.result is not None:
-        return run.result
-
     data = _data(config)
     images = data.images
     model, cut = _model(run, images, config, training)
     contrast = Contrast(model.sizes)
-    notes = [*data.notes, *_of_start(config, training)]
-    notes += precision_note(config.start) if config.start else []
-    notes += [] if config.untrained else fewer_negatives([contrast], training)
-    say_notes(notes)
+    run.note(*data.notes, *_of_start(config, training))
+    if config.start:
+        run.note(*precision_note(config.start))
+    if not config.untrained:
+        run.note(*fewer_negatives([contrast], training))
     window = model.clip.config.text_config.max_position_embeddings
     size = model.clip.config.vision_config.image_size
     texts = WindowInput(model.tokenizer, window, max_windows=1)
@@ -73,30 +70,24 @@ def teach(config: TeachConfig, training: TrainConfig, out: str | Path) -> dict[s
         result["start"] = config.start
     held_out = seen(data.held_out, augment=False) if data.held_out else None
     if not config.untrained:
-        exam = _exam(model, held_out, config)
+        exam = None if held_out is None else _exam(model, held_out, config.examining)
         result |= train(model, [contrast], samples, training, run.folder, exam=exam)
-        remarks = flattery(result)
-        say_notes(remarks)
-        notes += remarks
-    if notes:
-        result["notes"] = notes
+        run.note(*flattery(result))
     if held_out is not None:
         result["retrieval"] = retrieval(model, held_out)
-    return run.finish(result, lambda folder: model.export(folder / "model"))
+    run.save(lambda folder: model.export(folder / "model"))
+    return result
 
 
-def _exam(model: TwoTowers, held_out: CaptionSamples | None, config: TeachConfig) -> Exam | None:
-    """Retrieval every --eval-every epochs, by its mean recall; None without held-out images."""
-    if held_out is None:
-        return None
-    samples = held_out
+def _exam(model: TwoTowers, held_out: CaptionSamples, examining: Examining) -> Exam | None:
+    """Retrieval every --eval-every epochs, by its mean recall; None if nobody asks for it."""
 
     def measure() -> dict[str, float]:
-        found = [retrieval(model, samples)]
+        found = [retrieval(model, held_out)]
         broadcast_object_list(found)  # what one process rounds otherwise must not part them
         return {name: value for name, value in found[0].items() if name not in COUNTS}
 
-    return exam_every(config.examining, "held-out images", MEAN, measure)
+    return exam_every(examining, "held-out images", MEAN, measure)
 
 
 def _of_start(config: TeachConfig, training: TrainConfig) -> list[str]:
@@ -135,7 +126,7 @@ class _Data:
 
 def _data(config: TeachConfig) -> _Data:
     """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
-    told = Captions(config.captions, config.caption_splits, config.columns).sound()
+    told = read_captions(config.captions, config.caption_splits, config.columns)
     images = keep_listed(told.images, config.listing) if config.listing else told.images
     there = find_images(images, config.images, told.path)
     images = there.kept(config.skip_missing, config.images)
@@ -146,8 +137,9 @@ def _data(config: TeachConfig) -> _Data:
     if config.eval_captions or config.eval_splits:
         file = config.eval_captions or config.captions
         splits = config.eval_splits or config.caption_splits
-        told = Captions(file, splits if has_splits(file) else config.eval_splits, config.columns)
-        told.sound()
+        told = read_captions(
+            file, splits if has_splits(file) else config.eval_splits, config.columns
+        )
     held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
     there = find_images(held_out, config.images, told.path)
     held_out = there.kept(config.skip_missing, config.images)

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
-from groundling.studies.papers.published import PUBLISHED
+from groundling.runs.leaves import Written
+from groundling.settings.fields import Input, Settings, may_repeat
+from groundling.stats.published import published
 
 
-@documented
 @dataclass(frozen=True)
-class VerdictConfig:
+class VerdictConfig(Settings):
     """Which runs are compared."""
 
-    runs: tuple[str, ...] = ()
+    runs: Annotated[tuple[str, ...], Input.NAMED] = ()
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
-    published: tuple[str, ...] = ()
+    published: Annotated[tuple[str, ...], may_repeat] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
     trust: tuple[str, ...] = ()
     """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""
@@ -33,8 +34,8 @@ def check(config: VerdictConfig, out: str | Path) -> None:
         )
     for text in config.published:
         name, _, system = text.partition("=")
-        if system not in PUBLISHED:
-            raise InputError(f"--published {name}={system}: there are {', '.join(PUBLISHED)}")
+        if system not in published():
+            raise InputError(f"--published {name}={system}: there are {', '.join(published())}")
 
 
 def groups_of(config: VerdictConfig) -> dict[str, str]:
@@ -57,4 +58,5 @@ COMMAND = Command(
     {"_own": VerdictConfig()},
     speaks=True,
     rules="groundling.commands.verdict:check",
+    leaves=Written(),
 )

@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 from groundling.commands.verdict import VerdictConfig, groups_of
-from groundling.commands.verdict import check as check_verdict
 from groundling.core.errors import InputError
+from groundling.runs.work import Work
 from groundling.stats.judging import are_comparable, collected_of, write_judged
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published
 
 
-def verdict(config: VerdictConfig, out: str | Path) -> dict[str, Any]:
+def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
     """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
         InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
             that the control and another group have in common.
     """
-    check_verdict(config, out)
     groups = groups_of(config)
-    published: dict[str, dict[str, float]] = {}
+    beside = {}
     for text in config.published:
         name, _, system = text.partition("=")
-        published[name] = PUBLISHED[system]
+        beside[name] = published()[system]
     collected = collected_of(groups, trust=config.trust)
     # Before anything is written: a page of an earlier verdict is not to be lost.
     if not are_comparable(collected):
         raise InputError(
             f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
         )
-    return write_judged(collected, out, print, published)
+    return write_judged(collected, work.out, print, beside)

@@ -14,19 +14,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from groundling.core.errors import InputError
-from groundling.data.captions.tables import (
-    Columns,
-    columns_for,
-    header_of,
-    is_headed,
-    names_image,
-    names_in,
-    rows_with_header,
+from groundling.core.errors import InputError, reading
+from groundling.data.tables.image_files import HEIF, PICTURES, is_picture
+from groundling.data.tables.tables import (
+    OWN,
+    ROWS,
+    Where,
+    columns_in,
+    lines_of,
+    read_csv,
+    separator_note,
+    texts_in,
+    usual_columns,
+    whole_rows,
 )
-from groundling.data.tables.image_files import is_picture
-from groundling.data.tables.own_rows import Where, texts_in
-from groundling.data.tables.tables import lines_of, separator_note
 from groundling.runs.folder import read_json
 from groundling.settings.inputs import CaptionColumns
 
@@ -41,7 +42,6 @@ EMPTY = "expected text, found none"
 TWICE = "expected only once, found again"
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 """Names of an imagefolder's captions (Hugging Face's datasets library)."""
-TABLES = frozenset({".csv", ".tsv", ".jsonl"})
 MOST_TRIED = 100
 """Images of a folder beside which captions are looked for, before it is taken for one without."""
 HALF = re.compile("[\\ud800-\\udfff]")
@@ -138,7 +138,7 @@ def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> st
         if isinstance(content, list):
             return TABLE if content and is_headed(names_in(content[0]), columns) else ""
         return COCO if _is_dict(content) and {"images", "annotations"} <= set(content) else ""
-    if path.suffix not in TABLES and path.suffix != ".txt":
+    if path.suffix not in ROWS and path.suffix != ".txt":
         return ""
     if is_headed(header_of(path), columns):
         return TABLE
@@ -190,7 +190,7 @@ def _usual_layout(reading: Reading) -> str:
         return CONCEPTUAL
     if path.suffix == ".json":
         return TABLE if isinstance(reading.content, list) else COCO
-    return TABLE if path.suffix in TABLES else FLICKR8K
+    return TABLE if path.suffix in ROWS else FLICKR8K
 
 
 def _what_is_in(folder: Path) -> str:
@@ -207,7 +207,7 @@ def _what_is_in(folder: Path) -> str:
 
 
 def _may_hold(path: Path) -> bool:
-    is_named_so = path.suffix in TABLES | {".json"} or path.name.endswith("token.txt")
+    is_named_so = path.suffix in OWN or path.name.endswith("token.txt")
     return is_named_so and path.is_file()
 
 
@@ -511,7 +511,9 @@ def _texts_beside(path: Path) -> list[str]:
     """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
     if path.suffix == ".json":
         return [_caption_in_json(path) or ""]
-    return lines_of(path) if path.read_bytes().strip() else []
+    with reading(path):
+        is_empty = not path.read_bytes().strip()
+    return [] if is_empty else lines_of(path)
 
 
 READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {
@@ -523,3 +525,144 @@ READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {
     PAIRS: _pairs,
 }
 """By layout, but for Karpathy's json, which has splits."""
+
+
+# -- which columns of a table are read ---------------------------------------------------------------------------------
+
+
+IMAGES: tuple[str, ...] = (
+    *("file_name", "image", "filename", "image_file", "image_name", "image_path", "photo"),
+    *("picture", "img", "file", "path", "filepath", "img_path", "url", "image_url"),
+)
+"""What people call a column of image files, the likeliest first."""
+CAPTIONS = ("caption", "captions", "text", "sentence", "sentences", "description", "comment")
+"""What people call a column of captions."""
+HEAD = 65_536
+"""Most bytes of a first line."""
+LOOKED_AT = 100
+"""Rows by which columns are told that nobody has named."""
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The columns that are read."""
+
+    captions: Sequence[str]
+    image: str
+    """Empty where texts alone are read."""
+
+    @property
+    def about(self) -> str:
+        """The columns in words."""
+        told = f"captions from column {', '.join(map(repr, self.captions))}"
+        return f"{told}, images from {self.image!r}" if self.image else told
+
+
+def names_image(text: str) -> bool:
+    """Whether a text is an address, or a file name with the ending of a picture."""
+    text = text.strip()
+    return text.startswith(("http://", "https://")) or text.lower().endswith((*PICTURES, *HEIF))
+
+
+def columns_for(
+    path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]], told: CaptionColumns
+) -> Columns:
+    """The columns of captions and of image files; without a column of images, captions alone are read.
+
+    Raises InputError if a column that was named is missing, or none is recognised as captions.
+    """
+    captions = check_told(path, header, told)
+    image = told.image_column or _named(IMAGES, header, captions)
+    image = image or _only(header, captions, lambda name: _all(names_image, rows, name))
+    if image and not told.image_column and names_image(image):
+        raise InputError(
+            f"{path}, line 1: {image!r} is an image, not the name of a column; write a first line that names the "
+            "columns, such as image and caption"
+        )
+    if not captions:
+        found = _named(CAPTIONS, header, [image])
+        found = found or _only(header, [image], lambda name: _all(_is_sentence, rows, name))
+        captions = [found] if found else []
+    if not captions:
+        raise InputError(
+            f"{path}: no column is recognised as captions; there are: {', '.join(header)}; "
+            "pass --caption-column"
+        )
+    return Columns(captions, image)
+
+
+def check_told(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:
+    """The columns of captions that were named; raises InputError if one, or that of the images, is missing."""
+    captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
+    for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
+        if name and name not in header:
+            raise InputError(
+                f"{path}: no column {name!r}; there are: {', '.join(header)}; mend --{flag}-column"
+            )
+    return captions
+
+
+def _named(names: Sequence[str], header: Sequence[str], taken: Sequence[str]) -> str:
+    """The first of some names that a header has, whatever its capitals; empty if it has none."""
+    # Of two that differ in capitals alone the first one counts.
+    there = {name.strip().lower(): name for name in reversed(header) if name not in taken}
+    return next((there[name] for name in names if name in there), "")
+
+
+def _only(header: Sequence[str], taken: Sequence[str], fits: Callable[[str], bool]) -> str:
+    """The only column that fits; empty if there are several or none."""
+    fitting = [name for name in header if name not in taken and fits(name)]
+    return fitting[0] if len(fitting) == 1 else ""
+
+
+def _all(fits: Callable[[str], bool], rows: Sequence[Mapping[str, Any]], name: str) -> bool:
+    """Whether every value of a column fits, of the first rows, as far as there is one."""
+    values = [row.get(name) for row in rows[:LOOKED_AT]]
+    texts = [one for value in values for one in (value if isinstance(value, list) else [value])]
+    full = [text for text in texts if isinstance(text, str) and text.strip()]
+    return bool(full) and all(map(fits, full))
+
+
+def _is_sentence(text: str) -> bool:
+    return len(text.split()) > 1 and not names_image(text)
+
+
+def is_headed(header: Sequence[str], told: CaptionColumns) -> bool:
+    """Whether a table names columns of images and of captions, or has those that were told."""
+    if told.caption_column or told.image_column:
+        asked = [*told.caption_column.split(","), told.image_column]
+        return all(name.strip() in header for name in asked if name)
+    image = _named(IMAGES, header, ())
+    return bool(image) and bool(_named(CAPTIONS, header, [image]))
+
+
+def header_of(path: Path) -> list[str]:
+    """The names in the first line of a table, or of its first object; none if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            line = file.readline(HEAD).decode("utf-8-sig", "replace").rstrip("\r\n")
+    except OSError:
+        return []
+    line, _, _ = line.partition("\r")  # an old Mac's file is one line
+    if path.suffix != ".jsonl":
+        return columns_in(line, usual_columns(path)).names(line)
+    try:
+        return names_in(json.loads(line))
+    except (ValueError, RecursionError):
+        return []
+
+
+def names_in(row: object) -> list[str]:
+    """The names of an object's fields; none of anything else."""
+    return list(row) if isinstance(row, dict) else []
+
+
+def rows_with_header(path: Path) -> tuple[list[str], list[tuple[Where, Mapping[str, Any]]]]:
+    """All columns and rows of a table, see `whole_rows`; a .txt file is read as a csv, such as Flickr8k's of Kaggle.
+
+    Raises InputError as `whole_rows` does.
+    """
+    if path.suffix != ".txt":
+        return whole_rows(path, ())
+    header = header_of(path)
+    return header, [(Where(path, "line", line), row) for line, row in read_csv(path, header)]

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import MOST_QUOTED, InputError, first_line
+from groundling.core.errors import MOST_QUOTED, InputError, first_line, reading
 from groundling.data.regions.store import BACKGROUND, Found, Item, first_fault, inside
 from groundling.data.regions.stores import are_stores, joined
 from groundling.data.tables.image_files import stem
@@ -243,7 +243,7 @@ def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[It
 
 def _columns_of(path: Path) -> int:
     """6 or 10, from a TSV's first line; raises InputError if it is not one of region features."""
-    with path.open("rb") as stream:
+    with reading(path), path.open("rb") as stream:
         fields = _fields(stream.readline())
     numbers = [b""]  # width, height and count of boxes
     if len(fields) == 6:
@@ -339,7 +339,7 @@ def _best_class(classes: np.ndarray | None) -> np.ndarray | None:
 
 
 def _tsv(path: Path, columns: int) -> Iterator[Item]:
-    with path.open("rb") as stream:
+    with reading(path), path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
             name = f"{CUT} {number}"

@@ -74,11 +74,17 @@ class Seeing:
 class RegionSamples:
     """Samples that also carry the regions of their images, read when they are needed."""
 
-    def __init__(self, samples: Samples, store: Store, seeing: Seeing | None = None) -> None:
-        """Raises InputError if a sample has no image, or one is not in the store, with the number of such images."""
+    def __init__(
+        self, samples: Samples, store: Store, seeing: Seeing | None = None, untie: str = ""
+    ) -> None:
+        """`untie`: what messages offer that reads texts without the objects that they name.
+
+        Raises InputError if a sample has no image, or one is not in the store, with the number of such images.
+        """
         self.samples = samples
         self.store = store
         self.seeing = seeing or Seeing()
+        self.untie = untie
         self.ids = samples.ids
         self.images = samples.images
         if 0 < self.seeing.budget < LEAST_PIECES + LEAST_REGIONS:
@@ -166,7 +172,9 @@ class RegionSamples:
         text = row.text
         if text is None or text.region is None:
             return replace(row, regions=regions)
-        if self.seeing.phrases or not self.seeing.tied:
+        # Tags of a text whose image has no numbered objects are the text's own phrases, whatever is asked of them.
+        names_objects = row.example is None or row.example.objects > 0
+        if self.seeing.phrases or not self.seeing.tied or not names_objects:
             return replace(row, regions=regions, text=replace(text, region=None))
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
         named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
@@ -184,10 +192,11 @@ class RegionSamples:
                 expected = min(expected, self.seeing.most)
             here = int((~regions.whole & (regions.image == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
+                otherwise = f", or pass {self.untie}" if self.untie else ""
                 raise InputError(
                     f"{sample.id}: its text names objects of {image!r} by number, and this store does not hold that "
-                    f"image's {objects} annotated objects in their order; make one with `groundling regions --boxes`, "
-                    "or pass --no-tags"
+                    f"image's {objects} annotated objects in their order; make one with `groundling regions "
+                    f"--boxes`{otherwise}"
                 )
 
     def regions(self, images: Sequence[str]) -> RegionRow:
@@ -403,3 +412,13 @@ class CaptionTexts:
             others = self.captioned[(place + step) % len(self.captioned)].captions
             second = others[int(rng.integers(len(others)))]
         return replace(example, pair=second), int(same)
+
+
+def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
+    """Raises InputError if --mentioned leaves nothing out, as no text of a task names an object by its number."""
+    if not tags:
+        raise InputError("--mentioned is about objects that texts name; leave it or --no-tags out")
+    if not any(example.mentioned for example in examples):
+        raise InputError(
+            f"--mentioned: texts of {name} name no objects by their numbers, as VCR's do; leave it out"
+        )

@@ -8,7 +8,6 @@ Where segments of objects are known (VCR), `cover`: (R, 25) uint8, the bits of 1
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,8 +27,7 @@ from groundling.data.shards import (
     Record,
     ShardStore,
     ShardWriter,
-    load_json,
-    parse_index,
+    read_index,
     shard_file,
 )
 from groundling.runs.progress import Progress
@@ -37,9 +35,9 @@ from groundling.runs.progress import Progress
 SLACK = 0.01
 """Share of the image's side by which a box may leave it (rounding) and is cut; beyond, it is left out and counted."""
 ROUNDING = 1e-3
+"""By how much a share may leave 0..1, as half precision rounds."""
 MOST_TOGETHER = 1.05
 """What a region's shares of all classes may add up to: thousands of halves, each rounded."""
-"""By how much a share may leave 0..1, as half precision rounds."""
 RULES = {
     "coordinates": "x1, y1, x2, y2 as shares of the image's width and height; origin at the top left, y downwards",
     "order": "by confidence, highest first, ties as they came; the whole image, where there is one, before all",
@@ -335,62 +333,11 @@ def _form(index: Index) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-_FORM_1 = re.compile(r"(\d+) numbers, (no classes|classes \((?:(\d+),)?\))")
-
-
 def read_region_index(path: Path) -> Index:
-    """The index of a shard of regions, of this format or of the first one; raises InputError if it is neither."""
-    content = load_json(path)
-    if "images" in content:
-        content = _of_format_1(content, path)
-    index = parse_index(content, path)
+    """The index of a shard of regions; raises InputError if it is none."""
+    index = read_index(path)
     _check(index, path)
     return index
-
-
-def _of_format_1(content: Mapping[str, Any], path: Path) -> dict[str, Any]:
-    """Format 1: `images` has rows of id, regions, width, height and whole; `form` says what the arrays are."""
-    try:
-        rows = [
-            (str(i), int(n), int(w), int(h), bool(full)) for i, n, w, h, full in content["images"]
-        ]
-        left_out = dict(content.get("boxes_left_out", {}))
-        columns = _columns_1(str(content["form"]), sum(row[1] for row in rows)) if rows else {}
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{path}: not the index of a region store ({error}); make the store again"
-        ) from None
-    facts = [
-        {"width": width, "height": height, "whole": whole, "left_out": left_out.get(name, 0)}
-        for name, _, width, height, whole in rows
-    ]
-    return {
-        "ids": [row[0] for row in rows],
-        "lengths": {name: [row[1] for row in rows] for name in columns},
-        "columns": columns,
-        "facts": facts,
-        "skipped": content.get("skipped", []),
-        "key": {},
-    }
-
-
-def _columns_1(form: str, rows: int) -> dict[str, dict[str, Any]]:
-    match = _FORM_1.fullmatch(form)
-    if match is None:
-        raise ValueError(f"form {form!r}")
-    kinds: dict[str, tuple[str, list[int]]] = {
-        "features": ("<f2", [int(match[1])]),
-        "boxes": ("<f4", [4]),
-        "confidence": ("<f4", []),
-    }
-    if match[3]:
-        kinds["classes"] = "<f2", [int(match[3])]
-    elif match[2] != "no classes":
-        kinds["classes"] = "<i2", []
-    return {
-        name: {"dtype": dtype, "shape": shape, "rows": rows, "sha256": ""}
-        for name, (dtype, shape) in kinds.items()
-    }
 
 
 def _check(index: Index, path: Path) -> None:
@@ -456,7 +403,6 @@ class RegionStore:
         self.classes = self._count_classes(columns.get("classes"))
         self.background = self.manifest.get("background") == BACKGROUND
         self.covers = "cover" in columns
-        self._in_order_1 = self.manifest.get("format") == 1 and _annotated_1(self.manifest)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -498,10 +444,7 @@ class RegionStore:
         VCR's tags name regions by these numbers; detected regions may stand behind. False for boxes of detectors, for
         grids and for imported files, which are sorted by confidence. Raises InputError if there is no such image.
         """
-        facts = self._facts(image_id)
-        if self._in_order_1:
-            return not facts["left_out"]
-        return facts.get("annotated_order") is True
+        return self._facts(image_id).get("annotated_order") is True
 
     def behind(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
@@ -667,12 +610,3 @@ class RegionsInMemory:
     def behind(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
         return self.found[image_id].behind
-
-
-def _annotated_1(manifest: Mapping[str, Any]) -> bool:
-    """Whether a store of format 1 holds annotated boxes, as far as its manifest tells; they were never sorted."""
-    model = manifest.get("model")
-    if not isinstance(model, dict) or "backbone" not in model or "detector" in model:
-        return False
-    source = manifest.get("boxes_from")
-    return isinstance(source, str) and not source.startswith("a grid of ")

@@ -5,7 +5,7 @@ Either each image is looked up in the first that has it, or they become a store 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -43,6 +43,11 @@ class SeveralStores:
     def name(self) -> str:
         """What messages call them."""
         return " + ".join(str(store.folder) for store in self.stores)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What travels with a model of the stores that it was trained with."""
+        return {"identity": self.identity, "made_by": self.made_by}
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -114,6 +119,32 @@ def _kinds(store: RegionStore) -> str:
     return (
         f"{store.classes} classes, {'background among them' if store.background else 'all things'}"
     )
+
+
+def layout(facts: Mapping[str, Any]) -> str:
+    """Where the boxes of a store are from, as far as a model must not care less: a grid, a detector, or files.
+
+    Empty where the manifest does not say.
+    """
+    boxes = facts.get("boxes_from")
+    if not isinstance(boxes, str):
+        return ""
+    if boxes.startswith("a grid of "):
+        return boxes
+    return "a detector" if boxes.startswith("the detector") else "files of boxes"
+
+
+def unlike(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+    """In which way regions differ from those that a model learned from, in words; empty if in none that is known."""
+    mine = facts.get("identity")
+    theirs = other.get("identity")
+    if mine and theirs and mine != theirs:
+        return f"made by {other.get('made_by')}, the model learned from {facts.get('made_by')}"
+    mine = layout(facts)
+    theirs = layout(other)
+    if mine and theirs and mine != theirs:
+        return f"boxes are from {theirs}, the model learned from boxes of {mine}"
+    return ""
 
 
 def are_stores(paths: Sequence[str | Path]) -> bool:

@@ -11,18 +11,19 @@ from accelerate import PartialState
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import Mark, RegionSamples, Seeing, Store
-from groundling.data.regions.pictures import Picture, Pictured, pictures_of
-from groundling.data.regions.shelf import Shelf, check_regions, manifests
+from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen, manifests
+from groundling.data.regions.paired import Mark, Store
+from groundling.data.regions.pictures import Picture, pictures_of
+from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples
 from groundling.data.shards import Part
 from groundling.models.kinds import RegionReader
 from groundling.runs.jobs import Job, run_jobs
-from groundling.studies.attention.entities import pointing
+from groundling.settings.inputs import RegionInput
+from groundling.studies.attention.grounding import pointing
+from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.passes import OtherLooks, Pass, partners, read_here, untrained
-from groundling.studies.attention.patches import PatchReader, PatchStore
 from groundling.studies.attention.settings import Attending
-from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of, load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -39,19 +40,23 @@ class Attended:
                 f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
                 "`groundling pretrain` leaves one, or a VisualBERT, LXMERT or ViLT of transformers"
             )
-        if (model.reads != "features") != bool(config.images):
-            told = "stored features, no pixels; leave out" if config.images else "pixels; pass"
-            raise InputError(f"{config.model}: this model reads {told} --images FOLDER")
-        self.store: Store | None = None
+        settings = RegionInput(
+            config.regions,
+            config.images,
+            config.most_regions,
+            other_regions=config.other_regions,
+            tags=config.tags,
+        )
+        self.inputs = RegionInputs(settings, called=UNTIED)
+        self.inputs.check_pixels(model, config.model)
+        self.store: SeveralStores | None = None
         if isinstance(model, PatchReader):
             _refuse_regions(config)
         elif not config.regions:
             raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
         else:
-            stores = Shelf(config.regions, (), "part", model.reads == "features").of("")
-            if model.reads == "features":
-                check_regions(stores, model, config.other_regions)
-            self.store = stores
+            self.inputs.check(model)
+            self.store = self.inputs.stores()
         if config.untrained:
             untrained(model, config.seed)
         if isinstance(model, SingleStream):
@@ -70,11 +75,11 @@ class Attended:
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
-        texts = TextSamples(examples, text, keep=0)  # each is read once
+        texts = TextSamples(self.inputs.told(examples), text, keep=0)  # each is read once
         files: dict[str, Picture] = {}
         if model.reads != "features":
             files = pictures_of(texts, self.config.images, "a model that reads pixels")
-        store = self.store
+        store: Store | None = self.store
         if isinstance(model, PatchReader):
             store = PatchStore(model, files)
         assert store is not None  # only patches have none
@@ -84,8 +89,8 @@ class Attended:
                 [image for one in examples for image in one.images], self.config.seed
             )
             store = OtherLooks(store, partner)
-        seeing = Seeing(model.whole, model.last_pixel, self.config.most_regions)
-        samples: Samples = RegionSamples(texts, store, seeing)
+        shown = {image: files[partner.get(image, image)] for image in files}
+        samples = self.inputs.samples(texts, model, Seen(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
             names = " ".join(self.config.regions)
@@ -93,10 +98,7 @@ class Attended:
                 f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
                 "in which every image has one, or leave these images out"
             )
-        if not isinstance(model, EndToEnd):
-            return samples
-        shown = {image: files[partner.get(image, image)] for image in files}
-        return Pictured(samples, shown, model.side, model.long_side)
+        return samples
 
 
 def _refuse_regions(config: Attending) -> None:

@@ -18,9 +18,9 @@ from torch import Tensor
 from groundling.core.batch import Batch, Perturbation, Sample, needed
 from groundling.data.samples import Samples
 from groundling.data.shards import Part
-from groundling.studies.attention.modality_measures import right_row
-from groundling.studies.attention.outcomes import Outcome
+from groundling.studies.attention.importance import right_row
 from groundling.studies.attention.passes import batches_of
+from groundling.studies.attention.subjects import Outcome
 from groundling.vision_language.single_stream import SingleStream
 
 STEPS = 64

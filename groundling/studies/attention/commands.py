@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_name
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.settings.fields import _list_lone_texts, check_numbers, need
+from groundling.settings.fields import (
+    Input,
+    Settings,
+    at_least,
+    between,
+    may_repeat,
+    need,
+    needed,
+)
 from groundling.settings.inputs import Asking, CaptionColumns
 from groundling.studies.attention.settings import Attending
 
 
-@documented
 @dataclass(frozen=True)
-class FiguresConfig:
+class FiguresConfig(Settings):
     """Which runs are drawn."""
 
-    results: tuple[str, ...] = ()
+    results: Annotated[tuple[str, ...], Input.FOLDER, needed] = ()
     """Folders of finished runs of `heads`, `syntax` and `modality`."""
     formats: tuple[str, ...] = ("svg", "pdf", "png")
     """Which of these to write."""
-
-    def __post_init__(self) -> None:
-        _list_lone_texts(self, "results", "formats")
 
 
 FIGURES = Command(
@@ -36,26 +38,24 @@ FIGURES = Command(
     {"_own": FiguresConfig()},
     positional=("--results",),
     writes="Folder of the figures; older ones of the same names are replaced.",
-    needs=("results",),
 )
 
 
-@documented
 @dataclass(frozen=True)
-class HeadsConfig:
+class HeadsConfig(Settings):
     """Whose attention heads are asked where a phrase's own thing is, and how."""
 
     attending: Attending = field(default_factory=Attending)
-    task: str = "flickr30k"
+    task: Annotated[str, Input.TASK] = "flickr30k"
     """A task whose answer is a region: flickr30k (any of a phrase's boxes counts), flickr30k/merged (the box around \
 them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODULE:NAME."""
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """Folder with the task's official files."""
     split: str = "val"
     """Which split: of Flickr30k Entities a list of images there."""
     query: Literal["last", "mean"] = "last"
     """Where in a phrase heads are asked: at its last piece, or the mean over its pieces."""
-    active: float = 0.2
+    active: Annotated[float, between(0, 1)] = 0.2
     """Heads that send no more than this share of their attention from phrases to regions are not chosen (the paper: \
 20 %); 0: all may be."""
     unrelated: bool = True
@@ -63,16 +63,13 @@ them), refcoco+, refcoco, refcocog (the whole expression is the phrase), or MODU
     other_images: bool = True
     """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
 has found by looking."""
-    processes: int = 1
+    processes: Annotated[int, at_least(1)] = 1
     """Processes that share the texts, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 def check_heads(config: HeadsConfig, out: str | Path) -> None:
     """Raises InputError without a model or data, and for a task that there is not."""
-    need(config, "heads", "data")
     need(config.attending, "heads", "model")
-    check_name("tasks", "Task", config.task)
-    check_numbers(config)
 
 
 HEADS = Command(
@@ -91,12 +88,6 @@ MOST_BOXES = 16
 
 def check_look(config: LookConfig) -> None:
     """Raises InputError for settings of which one would be ignored."""
-    need(config, "look", "model")
-    for name, value in (("per-page", config.per_page), ("most", config.most)):
-        if value < 1:
-            raise InputError(f"--{name} {value}: expected at least 1")
-    if config.first < 0:
-        raise InputError(f"--first {config.first}: expected 0 for all, or a number of pairs")
     many = bool(config.data or config.predictions)
     if many and (config.text or config.image or config.pair):
         raise InputError(
@@ -116,91 +107,81 @@ def check_look(config: LookConfig) -> None:
         raise InputError(f"--split {config.split}: only a --task has splits")
     if config.only and not config.task:
         raise InputError(f"--only {config.only}: names examples of a --task")
-    if not 0 <= config.grid <= MOST_BOXES:
-        raise InputError(
-            f"--grid {config.grid}: expected 1 to {MOST_BOXES} boxes per side, 0 for none; smaller ones cannot be "
-            "picked on a telephone's page, and what words read of each is kept in it"
-        )
     if len(config.heads) > len(config.model):
         raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
 
 
-@documented
 @dataclass(frozen=True)
-class LookConfig:
+class LookConfig(Settings):
     """Which models are looked at, on which images and texts, and what stands beside them on the page."""
 
-    model: tuple[str, ...] = ()
+    model: Annotated[tuple[str, ...], Input.MODEL, needed, may_repeat] = ()
     """Models, side by side: what `finetune` or `pretrain` wrote (of several seeds the best on dev), a text encoder, \
 or Hugging Face's VisualBERT, ViLT or CLIP."""
-    image: str = ""
+    image: Annotated[str, Input.FILE] = ""
     """Your own photo."""
     text: str = ""
     """What is said about it."""
     pair: str = ""
     """A second text, such as the answer to a question."""
-    data: str = ""
+    data: Annotated[str, Input.PATH] = ""
     """Instead of --image and --text: a csv, tsv, json or jsonl file of many, or the folder of a --task."""
-    images: str = ""
+    images: Annotated[str, Input.FOLDER] = ""
     """Folder of the photos of --data."""
     image_column: str = "image"
     """--data, a file: column of the photo's file name."""
     text_column: str = "text"
     """--data, a file: column of the text, or two by comma."""
-    task: str = ""
+    task: Annotated[str, Input.TASK] = ""
     """--data is a folder with this task's official files."""
     split: str = ""
     """--task: which split; empty: the first that has labels."""
     only: str = ""
     """--task: only the examples of this image, this caption of Flickr30k (IMAGE#NUMBER) or this id."""
-    first: int = 0
+    first: Annotated[int, at_least(0)] = 0
     """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
-    regions: tuple[str, ...] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
     """Region stores; a photo that none of them has gets its regions as the first store's were made."""
-    detector: str = ""
+    detector: Annotated[str, Input.MODEL] = ""
     """Detector that finds the regions of photos: hub id or folder; empty: the one that the model learned with."""
-    backbone: str = ""
+    backbone: Annotated[str, Input.MODEL] = ""
     """Their image encoder: hub id or folder; empty: the one that the model learned with."""
-    grid: int = 0
+    grid: Annotated[int, between(0, MOST_BOXES)] = 0
     """Boxes per side of a regular grid, at most 16, instead of a detector; 0: as the model learned."""
     other_regions: bool = False
     """Accept regions that were made otherwise than those that the model learned from."""
-    heads: tuple[str, ...] = ()
+    heads: Annotated[tuple[str, ...], Input.PATH, may_repeat] = ()
     """What `groundling heads` wrote about each of the models, in their order: ranks heads by what they find."""
     other_heads: bool = False
     """Accept what `groundling heads` found of another model of as many layers and heads."""
-    predictions: tuple[str, ...] = ()
+    predictions: Annotated[tuple[str, ...], Input.FILE, may_repeat] = ()
     """Two files that `groundling predict` wrote about one file: what became right or wrong from the first to the \
 second. Without --data, these are the pairs."""
     gold: str = "label"
     """--predictions: column of the right answer."""
-    layers: tuple[int, ...] = ()
+    layers: Annotated[tuple[int, ...], at_least(0)] = ()
     """Only these layers, counted from 0; none: all."""
     heat_maps: tuple[str, ...] = ()
     """Also draw these heads, LAYER-HEAD such as 2-0, of the first model on the first pair, as SVG, PDF and PNG; best: \
 the best active head of --heads in each of the six best layers. Where a --task knows the boxes that phrases mean, \
 regions are grouped by them."""
-    per_page: int = 10
+    per_page: Annotated[int, at_least(1)] = 10
     """Pairs on a page; further ones are on pages of their own, with links."""
-    most: int = 200
+    most: Annotated[int, at_least(1)] = 200
     """More pairs than this are refused, for the pages' sake."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
-
-    def __post_init__(self) -> None:
-        _list_lone_texts(self, "model", "regions", "heads", "predictions", "heat_maps")
 
 
 def check_look_settings(config: LookConfig, out: str | Path) -> None:
     """Raises InputError as `check_look`, and for a task that there is not."""
     check_look(config)
-    check_name("tasks", "Task", config.task)
 
 
 LOOK = Command(
     "look",
     "a page to look at: which regions a model's words attend to, head by head, on your own photo",
-    "groundling.studies.attention.look:look",
+    "groundling.studies.attention.look:write_pages",
     {"_own": LookConfig()},
     positional=("--model",),
     file="look.html",
@@ -209,19 +190,18 @@ LOOK = Command(
 )
 
 
-@documented
 @dataclass(frozen=True)
-class ModalityConfig:
+class ModalityConfig(Settings):
     """Of which model it is asked how much it looks at, and depends on, text and image; and on which examples."""
 
     attending: Attending = field(default_factory=Attending)
-    other: str = ""
+    other: Annotated[str, Input.MODEL] = ""
     """A second model, compared with the first on the same examples, such as the same one after distillation."""
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """File or folder of captions of images, as `pretrain` reads them; with --task, or of a fine-tuned model, the \
 task's official files or your own file with labels, as for `evaluate`."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
-    task: str = ""
+    task: Annotated[str, Input.TASK] = ""
     """Task whose examples a pre-trained model reads, e.g. snli-ve; empty: captions; a fine-tuned model's own."""
     split: str = ""
     """Which split of the data; empty: the task's first with labels. Of Karpathy's captions it has to be said."""
@@ -231,7 +211,7 @@ task's official files or your own file with labels, as for `evaluate`."""
     trust: tuple[str, ...] = ()
     """MODULE:NAME of every object of your own that a fine-tuned model's folder asks for, such as its task; nothing is \
 imported because a folder says so."""
-    most_examples: int = 1000
+    most_examples: Annotated[int, at_least(0)] = 1000
     """Use at most so many examples, evenly spaced; 0: all."""
     query: Literal["cls", "all"] = "cls"
     """Whose attention is summed: that of [CLS], or the mean over all places."""
@@ -240,30 +220,27 @@ imported because a folder says so."""
 hidden from it; best: the match if it has a head for it. A fine-tuned one is asked its task."""
     other_inputs: bool = True
     """Also ask it beside blank, shuffled and swapped images and texts, eight passes in all."""
-    explained: int = 100
+    explained: Annotated[int, at_least(0)] = 100
     """Examples, evenly spaced, whose answers are also explained by integrated gradients; 0: none."""
-    line_points: int = 64
+    line_points: Annotated[int, at_least(1)] = 64
     """Points on the line from a blank input at which integrated gradients are taken."""
-    teacher: str = ""
+    teacher: Annotated[str, Input.MODEL] = ""
     """Compare attention to words with CLIP-TD's selection scores by this CLIP (hub id or folder); empty: leave out."""
-    teacher_images: str = ""
+    teacher_images: Annotated[str, Input.FOLDER] = ""
     """--teacher: folder of the images that it sees; ids are paths there without the ending."""
-    words: int = 2
+    words: Annotated[int, at_least(1)] = 2
     """--teacher: words of each text that are selected."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """--teacher: a word's visual relevance is that of its place in the text, or of the word by itself."""
-    processes: int = 1
+    processes: Annotated[int, at_least(1)] = 1
     """Processes that share the examples, on this machine; results do not depend on it. `torchrun` does the same."""
 
 
 def check_modality(config: ModalityConfig, out: str | Path) -> None:
     """Raises InputError without a model or data, for a task that there is not, and for a teacher without images."""
-    need(config, "modality", "data")
     need(config.attending, "modality", "model")
     if config.teacher:
         need(config, "modality --teacher", "teacher_images")
-    check_name("tasks", "Task", config.task)
-    check_numbers(config)
 
 
 MODALITY = Command(
@@ -276,13 +253,12 @@ MODALITY = Command(
 )
 
 
-@documented
 @dataclass(frozen=True)
-class SyntaxConfig:
+class SyntaxConfig(Settings):
     """Whose attention heads are asked where the thing of a word's syntactic neighbour is, and by which parses."""
 
     attending: Attending = field(default_factory=Attending)
-    data: str = ""
+    data: Annotated[str, Input.FOLDER, needed] = ""
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
     """Which split: a list of images there."""
@@ -294,17 +270,17 @@ spacy:MODEL, stanza:LANGUAGE, where installed), or gold: the rendered world's ow
 the parses have them."""
     other_phrases: bool = False
     """Ask words in other phrases with boxes, too; these have a thing of their own to look at."""
-    active: float = 0.2
+    active: Annotated[float, between(0, 1)] = 0.2
     """Heads that send no more than this share of their attention from a relation's words to regions are not chosen \
 for it (the paper: 20 %); 0: all may be."""
-    least_arcs: int = 50
+    least_arcs: Annotated[int, at_least(1)] = 50
     """Relations of fewer arcs are only counted."""
     unrelated: bool = True
     """Ask captions, too, that UNRELATED_CAPTIONS lists."""
     other_images: bool = True
     """Ask a second time beside the looks of other images, which doubles the time: what is still found then, no head \
 has found by looking."""
-    processes: int = 1
+    processes: Annotated[int, at_least(1)] = 1
     """Processes that share the captions, on this machine; results do not depend on it. `torchrun` does the same."""
     write_captions: str = ""
     """Only write the captions to this file, one a line, for a parser of your own; nothing is asked."""
@@ -312,8 +288,6 @@ has found by looking."""
 
 def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
     """Raises InputError without data, and, but where captions are only written, without parses or a model."""
-    need(config, "syntax", "data")
-    check_numbers(config)
     if not config.write_captions:
         need(config, "syntax", "parses")
         need(config.attending, "syntax", "model")

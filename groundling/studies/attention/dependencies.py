@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from groundling.data.text.conllu import ROOT, Word
+from groundling.data.text.parses import ROOT, Word
 
 Scheme = Literal["stanford", "ud", "as-is"]
 

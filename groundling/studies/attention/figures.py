@@ -1,17 +1,30 @@
-"""Figures for papers from finished runs of `heads`, `syntax` and `modality`, as a command."""
+"""Figures for papers from finished runs of `heads`, `syntax` and `modality`, as a command.
+
+VisualBERT's Figures 3 and 4 (accuracy of heads, layer by layer), CLIP-TD's Figures 2 to 4 (attention to the words that
+a teacher selects, modality importance by layer and by head). Panels of one figure share their scales; colours are Okabe
+and Ito's, and nothing is told by colour alone.
+"""
 
 from __future__ import annotations
 
+import io
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from groundling.core.errors import InputError
-from groundling.runs.folder import read_json
+from groundling.runs.charts import BLUE, GREEN, GREY, ORANGE, VERMILION
+from groundling.runs.folder import disk_errors, read_json, write_whole
+from groundling.runs.report import new_figure
 from groundling.studies.attention.commands import FiguresConfig
-from groundling.studies.attention.figure_files import figures_of, write_figures
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+    from matplotlib.image import AxesImage
 
 
 def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
@@ -36,3 +49,331 @@ def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
         made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}
     paths = write_figures(made, Path(out), config.formats)
     return {"figures": [str(path) for path in paths]}
+
+
+# -- what is drawn -----------------------------------------------------------------------------------------------------
+
+
+KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
+"""Colour and mark of each modality."""
+SHADES = "cividis"
+"""Of heat maps: light and dark for every kind of sight."""
+FORMATS = ("svg", "pdf", "png")
+DPI = 300
+TITLE = 24
+"""Characters of a column's title in a line."""
+WIDE = 3.4
+"""Inches of a panel, about a column of a two-column paper."""
+HIGH = 2.5
+COLUMNS = 3
+"""Panels side by side."""
+SPREAD = 0.35
+"""How far dots of one layer stand apart, in layers."""
+
+MOST_HEADS = 1000
+"""Of a layer, far more than any model has: each gets a place."""
+
+Told = Mapping[str, Any]
+
+
+def figures_of(result: Told) -> dict[str, Figure]:
+    """What there is to draw of a run's `result.json`, by the name of the file.
+
+    Raises InputError if it is none of `groundling heads`, `syntax` or `modality`.
+    """
+    try:
+        if not all(result.get(name, True) for name in ("relations", "models")):
+            raise ValueError("it is empty")
+        if "relations" in result:
+            return {"relations": accuracies({_relation(one): one for one in result["relations"]})}
+        if "models" in result:
+            return _of_modality(result)
+        return {"heads": accuracies({"": result})}
+    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
+        raise InputError(
+            f"no result of `groundling heads`, `syntax` or `modality` ({type(error).__name__}: {error})"
+        ) from None
+
+
+def write_figures(
+    figures: Mapping[str, Figure], folder: Path, formats: Sequence[str]
+) -> list[Path]:
+    """Write each figure in each format, whole or not at all; returns the files.
+
+    Raises InputError for an unknown format.
+    """
+    if not formats:
+        raise InputError(f"--formats: none is named; expected some of {', '.join(FORMATS)}")
+    unknown = [one for one in formats if one not in FORMATS]
+    if unknown:
+        raise InputError(f"--formats {unknown[0]}: expected some of {', '.join(FORMATS)}")
+    from matplotlib import rc_context
+
+    nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}
+    paths = []
+    with disk_errors(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, figure in figures.items():
+            for one in formats:
+                path = folder / f"{name}.{one}"
+                drawn = io.BytesIO()
+                with rc_context(
+                    {"svg.hashsalt": "groundling"}
+                ):  # else ids are drawn anew each time
+                    figure.savefig(drawn, format=one, dpi=DPI, metadata=nobody[one])
+                write_whole(path, drawn.getvalue())
+                paths.append(path)
+    return paths
+
+
+def _panels(count: int, wide: float = WIDE, high: float = HIGH) -> tuple[Figure, list[Axes]]:
+    """A figure of panels with shared scales."""
+    across = min(count, COLUMNS)
+    down = -(-count // across)
+    figure = new_figure(wide * across, high * down)
+    axes = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+    every = list(axes.flat)
+    for empty in every[count:]:
+        empty.set_axis_off()
+    for number, one in enumerate(every[:count]):
+        one.spines[["top", "right"]].set_visible(False)
+        if number + across >= count:  # the lowest of its column
+            one.tick_params(labelbottom=True)
+    return figure, every[:count]
+
+
+# -- heads as classifiers ----------------------------------------------------------------------------------------------
+
+
+def _relation(told: Told) -> str:
+    """A relation as a panel's title: which of its two ends owns the boxes stands behind it."""
+    return f"{told['relation']} (phrase is {told['phrase_is']})"
+
+
+def accuracies(panels: Mapping[str, Told]) -> Figure:
+    """Accuracy of every head over its layer, a panel for each title; VisualBERT, Figures 3 and 4.
+
+    Active heads are large and dark, others small and light; the grey line is the rule: the region of the highest
+    confidence, or, where there is none, a region at random.
+    """
+    rules = [(told.get("confidence") or told["chance"])["value"] for told in panels.values()]
+    found = [head[_measure(told)] for told in panels.values() for head in told["heads"]]
+    if not all(0 <= share <= 100 for share in (*rules, *found)):
+        raise ValueError("expected accuracies of 0 to 100")
+    heads = [head["head"] for told in panels.values() for head in told["heads"]]
+    if not all(0 <= head < MOST_HEADS for head in heads):
+        raise ValueError(f"expected numbers of heads from 0 to {MOST_HEADS - 1}")
+    figure, axes = _panels(len(panels))
+    for one, (title, told) in zip(axes, panels.items(), strict=True):
+        _dots(one, told["heads"], _measure(told))
+        by_confidence = told.get("confidence")
+        rule = by_confidence or told["chance"]
+        name = "highest confidence" if by_confidence else "a region at random"
+        one.axhline(rule["value"], color=GREY, linewidth=1.2, label=name, zorder=1)
+        one.set_title(title, fontsize=9)
+    # Told once for all: a panel that asks for the bottom alone would freeze the top of those that come after it.
+    axes[0].set_ylim(0, min(1.06 * max(*found, *rules), 104))
+    figure.supxlabel("layer", fontsize=9)
+    figure.supylabel(f"{' or '.join(dict.fromkeys(map(_measure, panels.values())))}, %", fontsize=9)
+    _legend(figure, axes[0])
+    return figure
+
+
+def _scale(
+    figure: Figure, axes: Sequence[Axes], image: AxesImage, most: float, even: float | None = None
+) -> None:
+    """The scale that heat maps share, the largest share in it, and a line where even attention is, if that is told."""
+    bar = figure.colorbar(image, ax=axes)
+    told = f"attention, % (largest: {most:.1f})"
+    if even is not None:
+        told = f"attention, %\n(largest: {most:.1f}; line: even, {even:.1f})"
+    bar.set_label(told, fontsize=8 if even is None else 7)
+    if even is not None:
+        bar.ax.axhline(even, color=VERMILION, linewidth=1.5)
+    bar.ax.tick_params(labelsize=7)
+
+
+def _legend(figure: Figure, axes: Axes) -> None:
+    """One legend for all panels, above them."""
+    handles, labels = axes.get_legend_handles_labels()
+    place: dict[str, Any] = {"loc": "outside upper center", "ncols": len(labels)}
+    figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
+
+
+def _measure(told: Told) -> str:
+    """By which rule heads are right, of a leaderboard: `accuracy`, as of all older ones, or `pointing`."""
+    return str(told.get("measure", "accuracy"))
+
+
+def _dots(axes: Axes, heads: Sequence[Told], measure: str) -> None:
+    layers = sorted({(one["attention"], one["layer"]) for one in heads})
+    most = max(one["head"] for one in heads)
+    # Heads of a layer stand beside each other in their order, so that equal ones are told apart.
+    across = np.linspace(-SPREAD, SPREAD, most + 1) if most else np.zeros(1)
+    looks: dict[bool, dict[str, Any]] = {
+        True: {"s": 22, "color": BLUE, "label": "active head", "zorder": 3},
+        False: {"s": 7, "color": "#9FC6DC", "label": "other head", "zorder": 2},
+    }
+    for is_active, look in looks.items():
+        chosen = [one for one in heads if bool(one["active"]) == is_active]
+        places = [
+            layers.index((one["attention"], one["layer"])) + across[one["head"]] for one in chosen
+        ]
+        axes.scatter(places, [one[measure] for one in chosen], linewidths=0, **look)
+    several = len({name for name, _ in layers}) > 1
+    names = [f"{name} {number}" if several else str(number) for name, number in layers]
+    axes.set_xticks(range(len(layers)), names, fontsize=7)
+
+
+# -- modality importance -----------------------------------------------------------------------------------------------
+
+
+def _of_modality(result: Told) -> dict[str, Figure]:
+    models = result["models"]
+    figures = {"modality_by_layer": by_layer(models), "modality_by_head": by_head(models)}
+    chosen = result.get("selected_words")
+    if chosen:
+        figures["selected_words"] = of_words(chosen, [model["model"] for model in models])
+    return figures
+
+
+def by_layer(models: Sequence[Told]) -> Figure:
+    """Share of attention on each modality, layer by layer, a panel for each model; CLIP-TD, Figure 3.
+
+    Bands are 95 % intervals, thin lines what even attention over all places would give.
+    """
+    figure, axes = _panels(len(models))
+    for one, model in zip(axes, models, strict=True):
+        layers = [row["layer"] for row in model["by_layer"]]
+        for kind, (colour, mark) in KINDS.items():
+            mean, low, high = (
+                [100 * row[kind][end] for row in model["by_layer"]]
+                for end in ("mean", "low", "high")
+            )
+            one.fill_between(layers, low, high, color=colour, alpha=0.2, linewidth=0)
+            one.plot(layers, mean, color=colour, marker=mark, markersize=4, label=kind)
+            even = 100 * model["uniform"][kind]["mean"]
+            one.axhline(even, color=colour, linewidth=0.8, linestyle="dotted")
+        one.set_title(model["model"], fontsize=8)
+        one.set_ylim(0, 100)
+        one.set_xticks(layers, layers, fontsize=7)
+    figure.supxlabel("layer", fontsize=9)
+    figure.supylabel("attention, %", fontsize=9)
+    _legend(figure, axes[0])
+    return figure
+
+
+def by_head(models: Sequence[Told]) -> Figure:
+    """Share of attention on text and on image in every head, a row of panels for each model; CLIP-TD, Figure 4.
+
+    All panels share one scale, from 0 to the largest share, which stands beside it; titles have what even attention
+    over all places would give, in per cent.
+    """
+    kinds = ("visual", "textual")
+    maps = [
+        (
+            f"{model['model']}: {kind} (even: {100 * model['uniform'][kind]['mean']:.1f})",
+            model["layers"],
+            100 * np.array(model["by_head"][kind]),
+        )
+        for model in models
+        for kind in kinds
+    ]
+    figure = new_figure(WIDE * len(kinds), HIGH * len(models))
+    axes = figure.subplots(len(models), len(kinds), squeeze=False)
+    most = max(float(values.max()) for _, _, values in maps)
+    for one, (title, layers, values) in zip(axes.flat, maps, strict=True):
+        image = one.imshow(values, vmin=0, vmax=most, cmap=SHADES, aspect="auto")
+        one.set_title(title, fontsize=8)
+        one.set_yticks(range(len(layers)), layers, fontsize=7)
+        one.set_xticks(range(values.shape[1]), range(values.shape[1]), fontsize=7)
+    figure.supxlabel("head", fontsize=9)
+    figure.supylabel("layer", fontsize=9)
+    _scale(figure, list(axes.flat), image, most)
+    return figure
+
+
+def of_words(chosen: Told, names: Sequence[str]) -> Figure:
+    """The scores by which a teacher selects words, and each model's attention to these words; CLIP-TD, Figure 2.
+
+    One text, word by word; `chosen` is `selected_words` of `groundling modality`, `names` are the models'. Words that
+    are selected are dark and starred; words that may not be have no score.
+    """
+    words = chosen["shown"]["words"]
+    scores = [word["score"] for word in words]
+    ranked = sorted(
+        (place for place, score in enumerate(scores) if score is not None),
+        key=lambda place: -scores[place],
+    )  # of equals the earlier, as the teacher selects
+    selected = set(ranked[: chosen["words"]])
+    bars = [("teacher's score", [np.nan if score is None else score for score in scores])]
+    for number, name in enumerate(names):
+        bars.append((f"{name}: attention, %", [100 * word["attention"][number] for word in words]))
+    figure = new_figure(max(WIDE * 1.5, 0.24 * len(words) + 1.2), 1.25 * len(bars) + 0.6)
+    axes = figure.subplots(len(bars), 1, sharex=True)
+    most = max(max(heights) for _, heights in bars[1:])
+    for row, (one, (title, heights)) in enumerate(zip(axes, bars, strict=True)):
+        colours = [BLUE if place in selected else "#9FC6DC" for place in range(len(words))]
+        one.bar(range(len(words)), heights, color=colours)
+        one.axhline(0, color=GREY, linewidth=0.8)
+        one.set_title(title, fontsize=8, loc="left")
+        one.tick_params(axis="y", labelsize=7)
+        one.spines[["top", "right"]].set_visible(False)
+        if row:  # models share a scale, which is not the teacher's
+            one.set_ylim(0, 1.06 * most if most else 1)
+    told = [
+        f"{word['word']} *" if place in selected else word["word"]
+        for place, word in enumerate(words)
+    ]
+    axes[-1].set_xticks(
+        range(len(words)),
+        told,
+        fontsize=7,
+        rotation=60,
+        ha="right",
+        rotation_mode="anchor",
+        parse_math=False,
+    )
+    figure.supxlabel("word (*: selected)", fontsize=9)
+    return figure
+
+
+# -- one text and image ------------------------------------------------------------------------------------------------
+
+
+def heat_maps(
+    maps: Mapping[str, np.ndarray],
+    words: Sequence[str],
+    columns: Sequence[str],
+    across: str,
+    even: float | None = None,
+) -> Figure:
+    """Attention (W, C) from words to columns, a panel for each head's title; VisualBERT, Figures 1 and 5.
+
+    `across` is what columns are, such as boxes. All panels share one scale, from 0 to the largest share, which stands
+    beside it, or to the share in per cent that `even` attention gives a column, if that is more; what is NaN stays
+    blank.
+    """
+    wide = max(WIDE * 0.8, 0.22 * len(columns) + 0.9)
+    told = [fill(column, TITLE) for column in columns]
+    longest = max(len(line) for column in told for line in column.splitlines())
+    figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
+    most = 100 * max(float(np.nanmax(one)) for one in maps.values())
+    top = max(most, even or 0.0)
+    for one, (title, shares) in zip(axes, maps.items(), strict=True):
+        image = one.imshow(100 * shares, vmin=0, vmax=top, cmap=SHADES, aspect="auto")
+        one.set_title(f"layer-head {title}", fontsize=9)
+        one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
+        one.set_xticks(
+            range(len(columns)),
+            told,
+            fontsize=7,
+            rotation=60,
+            ha="right",
+            rotation_mode="anchor",
+            parse_math=False,  # a text may hold dollars
+        )
+    figure.supxlabel(across, fontsize=9)
+    figure.supylabel("word", fontsize=9)
+    _scale(figure, axes, image, most, even)
+    return figure

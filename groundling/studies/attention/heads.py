@@ -23,7 +23,7 @@ from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run, say_notes
 from groundling.studies.attention.attending import Attended, inputs_of, read_all
 from groundling.studies.attention.commands import HeadsConfig, check_heads
-from groundling.studies.attention.entities import Grounding, Phrase, State
+from groundling.studies.attention.grounding import Grounding, Phrase, State
 from groundling.studies.attention.leaderboard import Board, halves
 from groundling.studies.attention.passes import Look
 from groundling.tasks import Task

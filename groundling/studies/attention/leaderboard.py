@@ -17,11 +17,9 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
-from groundling.stats.resampling import draws
-from groundling.studies.attention.entities import MEASURES, POINTING, Hits, State
+from groundling.stats.resampling import drawn_counts, interval, sums_of
+from groundling.studies.attention.grounding import MEASURES, POINTING, Hits, State
 
-BLOCKS = 20
-"""Parts in which resamples are added up."""
 SEE_NOTHING = "no head sends more than {:.0%} of its attention from phrases to regions"
 
 
@@ -70,7 +68,7 @@ class Board:
     def draws(self) -> np.ndarray:
         """(DRAWS, I): how often each image is drawn."""
         rng = generator(self.seed, "heads", "bootstrap")
-        return draws(int(self.image.max()) + 1, rng)
+        return drawn_counts(int(self.image.max()) + 1, rng)
 
     def chosen(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
         """The best active head of each half, by `hits` (Q, M) of phrases `rows` (Q,) and of heads `among` (M,).
@@ -104,14 +102,11 @@ class Board:
         values = [np.where(rows, column, 0.0) for column in columns.values()]
         values.append(rows.astype(float))
         sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
-        blocks = np.array_split(
-            self.draws, BLOCKS
-        )  # as float, all of them would take eight times as much
-        drawn = np.concatenate([block.astype(float) @ sums for block in blocks])
-        with np.errstate(invalid="ignore"):  # a resample may lack a rare kind
-            shares = 100 * drawn[:, :-1] / drawn[:, -1:]
+        drawn = sums_of(self.draws, sums)
+        drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare kind
+        shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()
-        low, high = np.nanquantile(shares, (0.025, 0.975), axis=0)
+        low, high = interval(shares)
         told = {}
         for place, name in enumerate(columns):
             ends = [_round(low[place]), _round(high[place])]

@@ -17,12 +17,9 @@ from groundling.data.samples import Changed, Samples, thinned
 from groundling.models.clip import load_frozen_clip
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run, say_notes
-from groundling.settings.objectives import Targeted
+from groundling.settings.objectives import Targeted, teacher_inputs
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.attending import inputs_of, read_all
-from groundling.studies.attention.attribution import Explained
-from groundling.studies.attention.commands import ModalityConfig, check_modality
-from groundling.studies.attention.inputs import (
+from groundling.studies.attention.ablation import (
     GIVEN,
     OWN,
     Given,
@@ -35,7 +32,10 @@ from groundling.studies.attention.inputs import (
     without_looks,
     without_words,
 )
-from groundling.studies.attention.modality_measures import (
+from groundling.studies.attention.attending import inputs_of, read_all
+from groundling.studies.attention.attribution import Explained
+from groundling.studies.attention.commands import ModalityConfig, check_modality
+from groundling.studies.attention.importance import (
     KINDS,
     Drawn,
     Importance,
@@ -44,12 +44,16 @@ from groundling.studies.attention.modality_measures import (
     drawn_means,
     told,
 )
-from groundling.studies.attention.outcomes import Outcome
 from groundling.studies.attention.passes import Consumer, Look, Pass, partners
 from groundling.studies.attention.settings import Attending
-from groundling.studies.attention.subjects import Subject, examples_of, reads_pixels, subject_of
+from groundling.studies.attention.subjects import (
+    Outcome,
+    Subject,
+    examples_of,
+    reads_pixels,
+    subject_of,
+)
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.loading import teacher_inputs
 from groundling.vision_language.single_stream import SingleStream
 
 COMPLETE = 0.05

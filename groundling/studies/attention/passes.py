@@ -26,7 +26,7 @@ from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap
 from groundling.models.kinds import Student
 from groundling.runs.progress import followed
-from groundling.studies.attention.patches import PatchReader
+from groundling.studies.attention.models.patches import PatchReader
 
 BATCH = 32
 """Samples that are read at a time."""

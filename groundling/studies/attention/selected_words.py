@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Sample, needed
-from groundling.data.text.selection import select
+from groundling.data.text.keywords import select
 from groundling.data.text.words import spans
 from groundling.studies.attention.attribution import ranks_agree
-from groundling.studies.attention.modality_measures import right_row
+from groundling.studies.attention.importance import right_row
 from groundling.teachers.clip import ClipTeacher, text_of
 
 

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_name
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.settings.fields import check_numbers, need
+from groundling.settings.fields import (
+    Input,
+    Settings,
+    at_least,
+    between,
+    may_repeat,
+    need,
+    needed,
+)
 
 
-@documented
 @dataclass(frozen=True)
-class ShiftConfig:
+class ShiftConfig(Settings):
     """How VCR's choices are edited or its items chosen, so that shortcuts of the text no longer help."""
 
-    data: str = ""
+    data: Annotated[str, Input.FOLDER, needed] = ""
     """Folder with VCR's official files, or one that this command wrote."""
     split: str = "val"
     """Which labelled split."""
@@ -27,25 +32,25 @@ class ShiftConfig:
 where an attack model loses most, or everywhere else; em: synonyms for shared words; im: without what texts tell."""
     legacy: bool = False
     """plural: look for a group in sorted order only, as the released code does."""
-    attack: str = ""
+    attack: Annotated[str, Input.FOLDER] = ""
     """advtop, keeptop: `seed-N/model` of `finetune --task vcr/answer --save-model` without regions."""
-    attack_rationale: str = ""
+    attack_rationale: Annotated[str, Input.FOLDER] = ""
     """The same of `vcr/rationale`; empty: rationales stay as they are."""
-    losses: str = ""
+    losses: Annotated[str, Input.FILE] = ""
     """advtop, keeptop: instead of a model, a file of losses, such as the `losses.jsonl` of an earlier run."""
-    keep: int = 1
+    keep: Annotated[int, at_least(1)] = 1
     """keeptop: positions of a choice that are not masked (the paper: 1, 3, 5)."""
-    max_length: int = 128
+    max_length: Annotated[int, at_least(0)] = 128
     """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
-    wordnet: str = ""
+    wordnet: Annotated[str, Input.FOLDER] = ""
     """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none: words are not lemmatised."""
-    least: int = 10
+    least: Annotated[int, at_least(0)] = 10
     """em: replace what so many items share with question or image, or more."""
-    longest: int = 3
+    longest: Annotated[int, at_least(1)] = 3
     """em: words of the longest n-gram."""
-    predictions: str = ""
+    predictions: Annotated[str, Input.FILE] = ""
     """im: `seed-N/predictions_val.jsonl` of `finetune --task vcr/answer` without regions."""
-    confident: float = 0.9
+    confident: Annotated[float, between(0, 1)] = 0.9
     """im: probability from which a right answer tells that the text is enough."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
@@ -63,7 +68,6 @@ READ_BY = {
 
 def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
     """Raises InputError for a setting that the kind does not read, or lacks."""
-    need(config, "data shift", "data")
     for name, kinds in READ_BY.items():
         if config.__dict__[name] and config.kind not in kinds:
             flag = f"--{name.replace('_', '-')}"
@@ -77,8 +81,6 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
         raise InputError(
             f"data shift --kind {config.kind} needs --attack FOLDER or --losses FILE, one of them"
         )
-    if config.kind == "keeptop" and config.keep < 1:
-        raise InputError(f"data shift: --keep {config.keep}, expected at least 1")
 
 
 DATA_SHIFT = Command(
@@ -90,23 +92,20 @@ DATA_SHIFT = Command(
 )
 
 
-@documented
 @dataclass(frozen=True)
-class EnsembleConfig:
+class EnsembleConfig(Settings):
     """Which finished runs are averaged."""
 
-    runs: tuple[str, ...] = ()
+    runs: Annotated[tuple[str, ...], Input.FOLDER, needed] = ()
     """Run folders of `finetune`, or single seeds' folders in them; every finished seed is a member."""
-    task: str = ""
+    task: Annotated[str, Input.TASK, needed] = ""
     """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """Folder with the task's official files."""
 
 
 def check_ensemble(config: EnsembleConfig, out: str | Path) -> None:
     """Raises InputError without runs, a task or data, and for a task that there is not."""
-    need(config, "ensemble", "runs", "task", "data")
-    check_name("tasks", "Task", config.task)
 
 
 ENSEMBLE = Command(
@@ -119,26 +118,24 @@ ENSEMBLE = Command(
 )
 
 
-@documented
 @dataclass(frozen=True)
-class VcrConfig:
+class VcrConfig(Settings):
     """Which runs on VCR's two tasks are scored together."""
 
-    answers: str = ""
+    answers: Annotated[str, Input.FOLDER] = ""
     """Run folder of `finetune --task vcr/answer`."""
-    rationales: str = ""
+    rationales: Annotated[str, Input.FOLDER] = ""
     """Run folder of `finetune --task vcr/rationale`; its seeds go with the same ones of the other."""
-    data: str = ""
+    data: Annotated[str, Input.FOLDER, needed] = ""
     """Folder with VCR's official files."""
     split: str = "val"
     """What is scored; of `test`, whose labels are secret, the server's file is written (`finetune --submit` before)."""
-    both: str = ""
+    both: Annotated[str, Input.FOLDER] = ""
     """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
 
 
 def check_vcr(config: VcrConfig, out: str | Path) -> None:
     """Raises InputError without the runs on both tasks."""
-    need(config, "vcr", "data")
     if not config.both:
         need(config, "vcr", "answers", "rationales")
     elif config.answers or config.rationales:
@@ -156,31 +153,32 @@ VCR = Command(
 )
 
 
-@documented
 @dataclass(frozen=True)
-class ZeroShotConfig:
+class ZeroShotConfig(Settings):
     """What a model answers without any training on a task, and how it is asked."""
 
-    model: str = ""
+    model: Annotated[str, Input.MODEL, needed] = ""
     """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
-    task: str = ""
+    task: Annotated[str, Input.TASK, needed] = ""
     """A task of images: vcr/answer, vcr/rationale, vcr (both, with Q->AR), snli-ve, vqa, or MODULE:NAME of your own."""
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """Folder with the task's official files."""
     split: str = ""
     """What is answered; empty: every labelled split."""
-    also: tuple[str, ...] = ()
+    also: Annotated[tuple[str, ...], Input.NAMED] = ()
     """NAME=FOLDER: also answer the development split of another folder, such as one that `data shift` wrote."""
-    images: str = ""
+    images: Annotated[str, Input.FOLDER] = ""
     """Folder of the images, whose ids are paths there without the ending; for a CLIP, and VL-BERT end to end."""
-    regions: tuple[str, ...] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
     """Region stores of the images, which a single-stream model reads, each STORE or NAME=STORE; the first that has an \
 image counts. A NAME is a split of the task, or one of --also, which then reads the stores of its name alone."""
-    most_regions: int = 0
+    most_regions: Annotated[int, at_least(0)] = 0
     """Regions per image, best first; 0: all."""
     other_regions: bool = False
     """Accept regions made by another detector or backbone than the model was trained with."""
-    max_length: int = 128
+    tags: bool = True
+    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
+    max_length: Annotated[int, at_least(0)] = 128
     """Pieces per text of a single-stream model; a CLIP's own window cuts its texts."""
     protocol: Literal["iqa", "ia"] = "iqa"
     """Multiple choice: the image is compared with question and choice, or with the choice alone (CLIP-TD's IQA and \
@@ -190,7 +188,7 @@ IA; of rationales IQR and IR)."""
 training split's."""
     prompt: str = "{question} {answer}"
     """Answers: what the image is compared with; without {question} the answers are read only once."""
-    most_questions: int = 0
+    most_questions: Annotated[int, at_least(0)] = 0
     """At most so many examples of a split, evenly spaced; 0: all."""
     teacher_cache: str = ""
     """Folder in which a CLIP's features stay for other runs; empty: in the run folder, until the run ends."""
@@ -200,11 +198,8 @@ training split's."""
 
 def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
     """Raises InputError without a model, a task, data, or what a CLIP sees."""
-    need(config, "zero-shot", "model", "task", "data")
     if not config.regions:
         need(config, "zero-shot with a CLIP", "images")
-    check_name("tasks", "Task", config.task)
-    check_numbers(config)
     if "{answer}" not in config.prompt:
         raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
 

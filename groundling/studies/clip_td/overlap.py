@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.studies.clip_td.files import MASK, PARTS, Line, Part, Text
-from groundling.studies.xdbert.word_counts import stop_words
+from groundling.data.text.words import stop_words
+from groundling.studies.clip_td.lines import MASK, PARTS, Line, Part, Text
 
 Lemma = Callable[[str], str]
 """The word that a form is a form of: WordNet's, or simply the form in lower case."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from groundling.studies.clip_td.files import PARTS, Line, Shifted, Text
+from groundling.studies.clip_td.lines import PARTS, Line, Shifted, Text
 from groundling.tasks.vcr import Token
 
 HE = frozenset({"he", "his", "him", "He", "His", "Him"})

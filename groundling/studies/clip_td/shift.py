@@ -7,16 +7,12 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from groundling.core.errors import InputError
-from groundling.prediction.predictions import read_predictions, scores_of_choices, told_of
-from groundling.runs.folder import finished, read_json
+from groundling.prediction.predictions import told_of
 from groundling.runs.run import Run, say_notes
-from groundling.studies.clip_td.attack import Attack
 from groundling.studies.clip_td.commands import ShiftConfig, check_data_shift
-from groundling.studies.clip_td.confidence import groups
-from groundling.studies.clip_td.files import (
+from groundling.studies.clip_td.implicit import groups, read_scores, text_only_run
+from groundling.studies.clip_td.lines import (
     Line,
     Part,
     Shifted,
@@ -25,14 +21,14 @@ from groundling.studies.clip_td.files import (
     write_lines,
     write_log,
 )
-from groundling.studies.clip_td.masks import Losses, read_losses
-from groundling.studies.clip_td.masks import shifted as hidden
+from groundling.studies.clip_td.masking import Attack, Losses, read_losses
+from groundling.studies.clip_td.masking import shifted as hidden
 from groundling.studies.clip_td.overlap import Lemma, measured
 from groundling.studies.clip_td.pronouns import Rule, plural, singular
 from groundling.studies.clip_td.pronouns import shifted as with_pronouns
 from groundling.studies.clip_td.synonyms import Editor
 from groundling.studies.clip_td.wordnet import WordNet, wordnet_folder
-from groundling.tasks.vcr import ANSWER, CHOICES
+from groundling.tasks.vcr import ANSWER
 
 LOSSES = "losses.jsonl"
 EDITS = "edits.jsonl"
@@ -142,39 +138,18 @@ def _implicit(
 ) -> tuple[Shifted, dict[str, Any]]:
     """The IM evaluation set; its two groups in folders of their own, with their overlaps."""
     path = Path(config.predictions)
-    told = _seed_of_text_only(path)
-    said = read_predictions(path, ANSWER.form)
-    scores: dict[str, np.ndarray] = {}
-    for name, one in said.items():
-        with told_of(f"{path}, {name}"):
-            scores[name] = scores_of_choices(one, CHOICES)
+    told = text_only_run(path)
+    scores = read_scores(path)
     with told_of(path):
         by_group = groups(lines, scores, config.confident)
     told["groups"] = by_group.sizes()
-    for name in ("language_biased", "image_biased"):
-        some = by_group.__dict__[name]
+    biased = {
+        "language_biased": by_group.language_biased,
+        "image_biased": by_group.image_biased,
+    }
+    for name, some in biased.items():
         if some:
             write_lines(folder / name, config.split, some)
             link_beside(Path(config.data), folder / name)
             told[name] = measured(some, lemma)
     return Shifted(by_group.kept, by_group.kept), told
-
-
-def _seed_of_text_only(path: Path) -> dict[str, Any]:
-    """What is known of the run that predicted; raises InputError if it is of another task, or saw regions."""
-    done = finished(path.parent)
-    if done is None:
-        return {"text-only run": "unknown: no result.json beside the predictions"}
-    if done.get("task") != ANSWER.name:
-        raise InputError(f"{path}: predictions of {done.get('task')}, expected {ANSWER.name}")
-    settings = path.parent.parent / "config.json"
-    about = read_json(settings) if settings.is_file() else {}
-    config = about.get("config", {}) if isinstance(about, dict) else None
-    regions = config.get("regions", {}) if isinstance(config, dict) else None
-    if not isinstance(config, dict) or not isinstance(regions, dict):
-        raise InputError(f"{settings}: not the settings of a run")
-    if regions.get("regions"):
-        raise InputError(
-            f"{path}: its model saw regions ({regions['regions']}); IM wants one of the text alone"
-        )
-    return {"text-only run": {"model": config.get("model"), "seed": done.get("seed")}}

@@ -14,10 +14,18 @@ from dataclasses import dataclass
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.studies.clip_td.files import PARTS, Line, Part, Shifted, Text
-from groundling.studies.clip_td.inflect import article, form_of, inflected, like
+from groundling.studies.clip_td.lines import PARTS, Line, Part, Shifted, Text
 from groundling.studies.clip_td.overlap import WORD, content, is_content, labels
-from groundling.studies.clip_td.wordnet import VERB, Reading, Synset, WordNet
+from groundling.studies.clip_td.wordnet import (
+    VERB,
+    Reading,
+    Synset,
+    WordNet,
+    article,
+    form_of,
+    inflected,
+    like,
+)
 from groundling.tasks.vcr import Token
 
 Ngram = tuple[str, ...]

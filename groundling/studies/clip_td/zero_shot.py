@@ -1,9 +1,14 @@
-"""What a CLIP, or a pre-trained model's match head, answers without any training on the task (CLIP-TD, Section 4)."""
+"""What a CLIP, or a pre-trained model's match head, answers without any training on the task (CLIP-TD, Section 4).
+
+Section 4.1: VCR's choice is the one whose text matches the image best, read as question + answer (IQA) or as answer
+alone (IA), and the same for rationales. Section 4.2: SNLI-VE's classes are three clusters of the similarities of image
+and hypothesis. For VQA the paper lists a zero-shot setting and gives no protocol.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,27 +20,31 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.metrics import collapsed
 from groundling.data.clusters import Clusters, kmeans_1d
-from groundling.data.regions.shelf import Shelf, manifests
-from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import thinned
-from groundling.prediction.matching import BATCH, ByCosine, ByMatchHead, Matcher, Matches
-from groundling.prediction.predictions import told_of
-from groundling.runs.folder import disk_errors, write_json
-from groundling.runs.run import Run, say_notes
-from groundling.studies.clip_td.commands import ZeroShotConfig, check_zero_shot
-from groundling.studies.clip_td.zero_shot_rules import (
-    RISING,
-    asked,
-    choose,
-    classify,
+from groundling.data.regions.inputs import UNTIED, RegionInputs, manifests
+from groundling.data.samples import rows_of, thinned
+from groundling.prediction.matching import (
+    BATCH,
+    ByCosine,
+    ByMatchHead,
+    Matcher,
+    Matches,
     finite,
     same_for_same,
 )
+from groundling.prediction.predictions import told_of
+from groundling.runs.folder import disk_errors, write_json
+from groundling.runs.run import Run, say_notes
+from groundling.settings.inputs import RegionInput
+from groundling.studies.clip_td.commands import ZeroShotConfig, check_zero_shot
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
 from groundling.teachers.cache import FeatureCache, cache_folder
 from groundling.training.evaluation import Scores, most_likely, write_answers
 
+Protocol = Literal["iqa", "ia"]
+"""Whether an image is compared with question and choice, or with the choice alone; of rationales IQR and IR."""
+RISING = ("contradiction", "neutral", "entailment")
+"""Classes in the order of their clusters' centres; the paper does not say which cluster is which class."""
 SEED = "seed-0"
 """Where the answers are: nothing is drawn, so it is a run of one seed, which `vcr`, `ensemble` and `verdict` read."""
 Kind = Literal["choices", "classes", "answers"]
@@ -46,8 +55,8 @@ USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "ans
 def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     """Answer a task's splits as `finetune` would after training; scores in `out/result.json`, answers in `out/seed-0`.
 
-    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts; see
-    `shift/zero_shot.py` for the rules. Of several processes each answers everything.
+    Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several
+    processes each answers everything.
 
     Raises:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
@@ -59,11 +68,11 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     kind = _kind(task)
     _check(config, task, kind)
     task = with_others(task, config.also)
-    stores = _stores(config, task)  # a mistake in --regions is told before any data is read
+    inputs = _looks_at(config, task)  # a mistake in --regions is told before any data is read
     run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
     if run.result is not None:
         return run.result
-    work = _Answering(config, task, kind, run, stores)
+    work = _Answering(config, task, kind, run, inputs)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -119,14 +128,27 @@ def _splits(config: ZeroShotConfig, task: Task) -> Sequence[str]:
     return [config.split] if config.split else task.dev
 
 
-def _stores(config: ZeroShotConfig, task: Task) -> dict[str, SeveralStores]:
-    """The region stores of every split that is read; none without --regions."""
+def _looks_at(config: ZeroShotConfig, task: Task) -> RegionInputs | None:
+    """The regions of every split that is read, whose stores are opened; None without --regions."""
     if not config.regions:
-        return {}
+        return None
+    settings = RegionInput(
+        config.regions,
+        config.images,
+        config.most_regions,
+        other_regions=config.other_regions,
+        tags=config.tags,
+    )
     names = (task.train, *task.dev, *task.test)
-    shelf = Shelf(config.regions, names, f"split of {task.name}", features=not config.images)
-    read = [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
-    return {split: shelf.of(split) for split in read}
+    inputs = RegionInputs(settings, names, f"split of {task.name}", called=UNTIED)
+    for split in _read(config, task):
+        inputs.stores(split)
+    return inputs
+
+
+def _read(config: ZeroShotConfig, task: Task) -> list[str]:
+    """Splits that are read: those that are answered, and the one that clusters are of."""
+    return [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
 
 
 def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
@@ -134,7 +156,7 @@ def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
         "model": config.model,
         "data": config.data,
         "images": config.images,
-        **(manifests(config.regions) if config.regions else {}),
+        **manifests(config.regions),
         **{f"also {other}": other.partition("=")[2] for other in config.also},
     }
 
@@ -159,15 +181,16 @@ class _Answering:
         task: Task,
         kind: Kind,
         run: Run,
-        stores: Mapping[str, SeveralStores],
+        inputs: RegionInputs | None,
     ) -> None:
         self.config = config
         self.task = task
         self.fitted: Clusters | None = None
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
         self.match: Matcher
-        if config.regions:
-            self.match = ByMatchHead(config, stores, run.state.device)
+        if inputs is not None:
+            splits, device = _read(config, task), run.state.device
+            self.match = ByMatchHead(config.model, inputs, splits, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
             self.match = ByCosine(config.model, config.images, run.state.device, cache)
@@ -307,3 +330,26 @@ class _Answering:
         ids = [example.id for example in examples]
         officials = [example.official for example in examples]
         return Scores(ids, outputs, predictions, labels, metrics, officials, likely)
+
+
+def asked(example: Example, protocol: Protocol) -> Iterator[Example]:
+    """One row for each choice of an example, told apart by their ids: its question and the choice, or that alone."""
+    for number, row in enumerate(rows_of(example)):
+        name = f"{example.id}/{number}"
+        if protocol == "iqa":
+            yield replace(row, id=name)
+            continue
+        (tags,) = example.choice_tags[number : number + 1] or ((),)
+        alone = replace(row, id=name, text=example.choices[number], pair=None)
+        yield replace(alone, tags=tags, choice_tags=(), breaks=())
+
+
+def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]) -> np.ndarray:
+    """Logits (N, 3) of the classes `labels`, the best one's centre being the nearest: the highest is entailment."""
+    columns = [RISING.index(label) for label in labels]
+    return clusters.logits(similarities)[:, columns]
+
+
+def choose(similarities: np.ndarray) -> np.ndarray:
+    """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
+    return finite(similarities).argmax(1)

@@ -10,17 +10,23 @@ from typing import NamedTuple
 import numpy as np
 import torch
 from accelerate import PartialState
-from torch import Tensor
 
 from groundling.core.batch import Row, Sample, collate, needed
 from groundling.core.errors import InputError
-from groundling.data.samples import WindowInput
-from groundling.models.clip import CLIP_LIKE, load_clip_text
+from groundling.models.clip import CLIP_LIKE
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.studies.knowledge.parts import Part, batches, filled, pieces_of, samples_of, whole
+from groundling.studies.knowledge.states import (
+    Part,
+    batches,
+    filled,
+    pieces_of,
+    reader_of,
+    samples_of,
+    whole,
+)
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 
 FRAMES = ("{}", "there is a {} .")
@@ -89,62 +95,19 @@ def stroop(
 def embedder(
     source: str | Path, max_length: int = 64
 ) -> Callable[[Iterable[Part]], dict[Part, np.ndarray]]:
-    """A function from parts of texts to unit vectors (D,).
-
-    A text encoder gives the mean of its last states over the part's own pieces, special ones left out; a CLIP-like
-    tower always the text feature of the whole text (its end token).
-    """
-    if load_config(source).model_type in CLIP_LIKE:
-        vectors_of = _tower_vectors(source)
-    else:
-        vectors_of = _encoder_vectors(source, max_length)
+    """A function from parts of texts to unit vectors (D,), the states that `reader_of` has of them."""
+    reader = reader_of(source, max_length=max_length)
 
     @torch.no_grad()
     def embed(parts: Iterable[Part]) -> dict[Part, np.ndarray]:
         distinct = list(dict.fromkeys(parts))
         embedded = {}
         for batch in batches(distinct):
-            for part, vector in zip(batch, vectors_of(batch), strict=True):
+            for part, vector in zip(batch, reader.of(batch), strict=True):
                 embedded[part] = (vector / vector.norm()).numpy()
         return embedded
 
     return embed
-
-
-Vectors = Callable[[Sequence[Part]], list[Tensor]]
-"""What makes a vector (D,) on the CPU of each part of a batch."""
-
-
-def _encoder_vectors(source: str | Path, max_length: int) -> Vectors:
-    device = PartialState().device
-    model = load_text_encoder(source).to(device).eval()
-    text_input, _ = model.inputs(max_length)
-
-    def vectors(parts: Sequence[Part]) -> list[Tensor]:
-        samples = samples_of(parts, text_input)
-        states = needed(model(collate(samples).to(device)).text, "text", "an embedding")
-        means = []
-        for part, sample, padded in zip(parts, samples, states.float().cpu(), strict=True):
-            row = needed(sample.text, "text", "an embedding")
-            inside = torch.from_numpy(pieces_of(part, row))
-            means.append(padded[: len(row.ids)][inside].mean(0))
-        return means
-
-    return vectors
-
-
-def _tower_vectors(source: str | Path) -> Vectors:
-    device = PartialState().device
-    tower, tokenizer = load_clip_text(source)
-    tower.to(device).eval()
-    windows = WindowInput(tokenizer, tower.window, max_windows=1)
-
-    def vectors(parts: Sequence[Part]) -> list[Tensor]:
-        batch = collate(samples_of(parts, None, windows)).to(device)
-        _, features = tower(needed(batch.clip, "clip", "an embedding"))
-        return list(features.float().cpu())
-
-    return vectors
 
 
 # -- by masked LM ------------------------------------------------------------------------------------------------------

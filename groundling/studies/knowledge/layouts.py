@@ -9,7 +9,7 @@ from pathlib import Path
 
 from groundling.check.places import Match, Place
 from groundling.check.report import Report
-from groundling.data.captions.tables import header_of
+from groundling.data.captions.files import header_of
 from groundling.data.tables.tables import TABLES, separator_note
 from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts

@@ -13,6 +13,7 @@ from sklearn.preprocessing import StandardScaler
 
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
+from groundling.stats.resampling import interval, resampled
 from groundling.studies.knowledge.visual_facts import VisualFact
 
 PENALTIES = np.logspace(0, 5, 11)
@@ -20,9 +21,6 @@ PENALTIES = np.logspace(0, 5, 11)
 
 DRAWS = 1000
 """Bootstrap samples of nouns."""
-
-INTERVAL = (0.025, 0.975)
-"""Ends of an interval, as quantiles of the bootstrap."""
 
 FLAT = 1e-9
 """A vector whose length is below this has no direction: what rounding leaves of zeros."""
@@ -151,8 +149,7 @@ def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
         return None
     rng = generator(seed, "linear", "bootstrap")
     count = len(defined)
-    drawn = rng.multinomial(count, np.full(count, 1 / count), DRAWS)  # how often each noun is
-    ends = np.quantile(drawn @ defined / count, INTERVAL).tolist()
+    ends = interval(resampled(defined, rng, DRAWS) / count).tolist()
     return {"mean": float(defined.mean()), "interval": ends, "nouns": count}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import columns_of, read_csv, read_json_lines, read_tsv
+from groundling.data.tables.tables import TABLES, columns_of, read_csv, read_json_lines, read_tsv
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020), and of the supplement of the BabyLM challenge, which has no others."""
@@ -20,7 +20,7 @@ LAYOUTS = (
     f"{' and '.join(BLIMP)} (BLiMP); {', '.join(EWOK)} (EWoK); or {' and '.join(OWN)} (your own)"
 )
 """What a file may hold, for messages."""
-ENDINGS = (".jsonl", ".csv", ".tsv")
+ENDINGS = (".jsonl", *TABLES)
 """Endings of the files that are read."""
 SAME_FIELD = {"syntax/semantics": "syntax_semantics"}
 """BLiMP's files spell one field in two ways."""
@@ -143,7 +143,7 @@ def _own_lines(file: Path) -> Iterator[tuple[str, MinimalPair]]:
 
 
 def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
-    if file.suffix not in (".csv", ".tsv"):
+    if file.suffix not in TABLES:
         raise InputError(f"{file}: a .jsonl file beside tables; give one kind of file at a time")
     read = read_csv if file.suffix == ".csv" else read_tsv
     header = columns_of(file)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from groundling.core.keyed import generator
-from groundling.stats.verdict import ALPHA, DRAWS
+from groundling.stats.resampling import interval, resampled
 
 
 class Rule(NamedTuple):
@@ -86,8 +86,8 @@ def estimate(values: np.ndarray, *key: str) -> Estimate:
     Items are drawn with replacement; as equal ones are exchangeable, only how many of each kind are drawn is.
     """
     kinds, counts = np.unique(values, axis=0, return_counts=True)
-    drawn = generator(0, "preferences", *key).multinomial(len(values), counts / len(values), DRAWS)
-    return Estimate(len(values), values.mean(0), drawn @ kinds / len(values))
+    drawn = resampled(kinds, generator(0, "preferences", *key), often=counts)
+    return Estimate(len(values), values.mean(0), drawn / len(values))
 
 
 def macro(parts: Sequence[Estimate]) -> Estimate:
@@ -103,7 +103,7 @@ def as_json(rules: Iterable[Rule], found: Estimate, first: int = 0) -> dict[str,
     """By rule the mean and its 95 % interval, of the columns from `first` on, and the number of items."""
     told: dict[str, Any] = {"items": found.items}
     for column, rule in enumerate(rules, first):
-        low, high = np.quantile(found.draws[:, column], (ALPHA / 2, 1 - ALPHA / 2)).tolist()
+        low, high = interval(found.draws[:, column]).tolist()
         told[rule.name] = float(found.mean[column])
         told[f"{rule.name}_interval"] = [low, high]
     return told

@@ -1,10 +1,10 @@
-"""Winoground, as a command: does a model tell images and captions of the same words apart? (Thrush et al. 2022)."""
+"""Winoground: does a model tell two images and two captions of the same words apart? (Thrush et al. 2022)."""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,23 +13,71 @@ import torch
 from accelerate import PartialState
 
 from groundling.core.batch import Example
-from groundling.data.regions.shelf import Shelf, manifests
-from groundling.data.regions.stores import SeveralStores
-from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher
+from groundling.core.errors import InputError
+from groundling.data.regions.inputs import RegionInputs, manifests
+from groundling.data.tables.image_files import stem
+from groundling.data.tables.tables import read_json_lines
+from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.report import table
 from groundling.runs.run import Run, say_notes
-from groundling.studies.clip_td.zero_shot_rules import finite, same_for_same
+from groundling.settings.inputs import RegionInput
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
-from groundling.studies.knowledge.winoground_data import FILE, Winoground, read_winoground
 from groundling.teachers.cache import FeatureCache
 from groundling.vision_language.loading import is_single_stream
 
+FILE = "examples.jsonl"
+"""What the data set calls it."""
+TEXTS = ("image_0", "image_1", "caption_0", "caption_1")
+"""Fields that are read; tags may be missing."""
+TAGS = ("collapsed_tag", "secondary_tag")
+"""Fields by which the paper breaks its results down: what is swapped (Object, Relation, Both), and visual tags."""
 ALL = "all"
 """The group of all examples."""
 TEST = "test"
 """What Hugging Face calls the only split."""
+
+
+@dataclass(frozen=True)
+class Winoground:
+    """Two images and two captions; caption n belongs to image n."""
+
+    id: str
+    """The data set's number."""
+    images: tuple[str, str]
+    """Ids of the images: paths without the ending."""
+    captions: tuple[str, str]
+    """What is said of each."""
+    tags: tuple[str, ...]
+    """The groups it counts in: as its file tags it, and by its number of main predicates."""
+
+
+def read_winoground(path: str | Path) -> list[Winoground]:
+    """The examples of a folder's `examples.jsonl`, or of that file.
+
+    Raises InputError naming the line without an image or caption, or with an id that is there twice.
+    """
+    file = Path(path)
+    if file.is_dir():
+        file = file / FILE
+    examples: dict[str, Winoground] = {}
+    for where, row in read_json_lines(file, TEXTS):
+        number = row.get("id", len(examples))
+        if not isinstance(number, str | int) or isinstance(number, bool):
+            raise InputError(f"{where}: field 'id' is {number!r:.40}, expected a number or a text")
+        name = str(number)
+        if name in examples:
+            raise InputError(f"{where}: the id {name} is there twice")
+        for field in TEXTS:
+            if not row[field].strip():
+                raise InputError(f"{where}: field {field!r} is empty")
+        tags = [str(row[tag]) for tag in TAGS if row.get(tag)]
+        if "num_main_preds" in row:
+            tags.append(f"{row['num_main_preds']} main predicates")
+        images = (stem(row["image_0"]), stem(row["image_1"]))
+        examples[name] = Winoground(name, images, (row["caption_0"], row["caption_1"]), tuple(tags))
+    return list(examples.values())
 
 
 def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
@@ -72,9 +120,8 @@ def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
 
 
 def _inputs(config: WinogroundConfig) -> dict[str, str | Path]:
-    stores = manifests(config.regions) if config.regions else {}
     given = {"model": config.model, "data": config.data, "images": config.images}
-    return {**given, "other": config.other, **stores}
+    return {**given, "other": config.other, **manifests(config.regions)}
 
 
 class _Found(NamedTuple):
@@ -99,7 +146,7 @@ def _found(
     match: Matcher
     # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
     if config.regions and (source == config.model or is_single_stream(source)):
-        match = ByMatchHead(replace(config, model=source), _stores(config), device)
+        match = ByMatchHead(source, _looks_at(config), [TEST], device, config.max_length)
     else:
         match = ByCosine(source, _images(config), device, FeatureCache(kept))
     scores, cut = _scores(examples, match)
@@ -107,10 +154,12 @@ def _found(
     return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
 
 
-def _stores(config: WinogroundConfig) -> dict[str, SeveralStores]:
-    """The region stores, of the one split that there is."""
-    shelf = Shelf(config.regions, (), "split of Winoground", features=not config.images)
-    return {TEST: shelf.of(TEST)}
+def _looks_at(config: WinogroundConfig) -> RegionInputs:
+    """The regions of the one split that there is."""
+    settings = RegionInput(
+        config.regions, config.images, config.most_regions, other_regions=config.other_regions
+    )
+    return RegionInputs(settings, what="split of Winoground")
 
 
 def _images(config: WinogroundConfig) -> str:

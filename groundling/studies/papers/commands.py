@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Annotated
 
 from groundling.command import Command
-from groundling.core.documented import documented
+from groundling.settings.fields import Settings, needed
 
 
-@documented
 @dataclass(frozen=True)
-class InfoConfig:
+class InfoConfig(Settings):
     """Which model is described."""
 
-    name: str = ""
+    name: Annotated[str, needed] = ""
     """A preset (xdbert-bert-base, visualbert-base, ...) or a model folder."""
     json: bool = False
     """Print one JSON object."""
@@ -27,7 +27,6 @@ INFO = Command(
     positional=("--name",),
     out=False,
     speaks=True,
-    needs=("name",),
 )
 
 

@@ -14,17 +14,17 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import one_run
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.runs.run import Run, ended
+from groundling.runs.run import Part, Run
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.tasks.attribute import (
+from groundling.studies.worlds.linear_probes import (
     TEXTUAL,
     attributes_of,
     noun_states,
     read_nouns,
     readout,
 )
-from groundling.studies.worlds.tasks.probes import ODD, questions_in
+from groundling.studies.worlds.tasks import ODD, questions_in
 from groundling.tasks import Task
 from groundling.vision_language.loading import load_student
 
@@ -62,7 +62,7 @@ def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[s
     if rows:
         result |= _read(config, rows, examples.get(ODD.name), world)
     for task in tasks:
-        result[task.name] = _tuned(task, examples[task.name], config, training, run.folder)
+        result[task.name] = _tuned(task, examples[task.name], config, training, run)
     return run.finish(result)
 
 
@@ -108,7 +108,7 @@ def _read(
 
 
 def _tuned(
-    task: Task, splits: Splits, config: ProbeConfig, training: TrainConfig, folder: Path
+    task: Task, splits: Splits, config: ProbeConfig, training: TrainConfig, run: Run
 ) -> dict[str, Any]:
     """Accuracy of a question's fine-tuned probes, seed by seed, and the mean of those that learned something."""
     # Tuned, only the train nouns' word embeddings would move, and held-out nouns' lag.
@@ -123,13 +123,13 @@ def _tuned(
     runs = []
     seeds = range(training.seed, training.seed + config.seeds)
     for seed in seeds:
-        own = folder / task.name.removeprefix("world/") / f"seed-{seed}"
-        own.mkdir(parents=True, exist_ok=True)
-        done = ended(own, lambda done: _summary([done], splits))
-        if done is None:
+        place = f"{task.name.removeprefix('world/')}/seed-{seed}"
+
+        def one_seed(part: Part, seed: int = seed) -> dict[str, Any]:
             student = load_student(config.model, config.kind)
-            done = one_run(student, task, splits, replace(training, seed=seed), own, tuning)
-        runs.append(done)
+            return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
+
+        runs.append(run.part(place, one_seed, lambda done: _summary([done], splits)))
     return {"chance": _chance(splits["test"]), "seeds": list(seeds), **_summary(runs, splits)}
 
 

@@ -8,21 +8,21 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.run import adapt
+from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TeachConfig
-from groundling.commands.teach.run import teach
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import table
 from groundling.runs.run import Run
 from groundling.settings.fields import changed
 from groundling.settings.objectives import Masking
 from groundling.settings.training import TrainConfig
-from groundling.studies.worlds.commands import PROBING, ProbeConfig, QuickstartConfig
+from groundling.studies.worlds.commands import PROBING, ProbeConfig, QuickstartConfig, WorldConfig
 from groundling.studies.worlds.encoder import new_encoder
 from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.quickstart_page import table_rows, verdict, write_page
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 # Chosen on the dev nouns of world 100; see docs/results.md for what was tried.
 TEACHER = TeachConfig(
@@ -227,7 +227,7 @@ class _Plan:
             images=str(self.world / f"images{suffix}"),
             eval_captions=str(self.world / f"captions{suffix}_dev.json"),
         )
-        return Job(name, teach, (settings, self._scaled(training), self.out / name), (after,))
+        return Job(name, TEACH, (settings, self._scaled(training), self.out / name), (after,))
 
     def _text_encoder(self, untrained: Path) -> Job:
         """The encoder that all arms start from: it knows the corpus, and no teacher."""
@@ -239,7 +239,7 @@ class _Plan:
             masking=Masking(mask_rate=0.25),
         )
         arguments = (settings, self._scaled(PRETRAINING), self.out / "encoder")
-        return Job("text encoder", adapt, arguments, ("new encoder",))
+        return Job("text encoder", ADAPT, arguments, ("new encoder",))
 
     def _folder(self, arm: str) -> Path:
         return self.out / "arms" / arm.replace(", ", "-").replace(" ", "-")
@@ -259,7 +259,7 @@ class _Plan:
             after = ("text encoder", teacher)
         training = ADAPTING_ON_BLOCKS if arm == "xdbert" else ADAPTING
         arguments = (settings, self._scaled(training), self._folder(name) / "adapt")
-        return Job(name, adapt, arguments, after)
+        return Job(name, ADAPT, arguments, after)
 
     def _probe(self, name: str, part: str) -> Job:
         folder = self._folder(name)

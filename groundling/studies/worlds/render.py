@@ -10,7 +10,7 @@ from typing import Any
 from groundling.runs.folder import disk_errors, json_text
 from groundling.studies.worlds.commands import TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.rendered import World
+from groundling.studies.worlds.world import World
 
 ENCODER_LAYERS = 3
 ENCODER_POSITIONS = 64

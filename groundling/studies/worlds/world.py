@@ -18,7 +18,6 @@ from PIL import Image
 from groundling.core.keyed import generator
 from groundling.runs.folder import write_whole
 from groundling.studies.worlds.commands import DEV_IMAGES, WorldConfig
-from groundling.studies.worlds.drawing import RGB, TEXTURE_INK, Stamp, stamp
 from groundling.studies.worlds.language import (
     ATTRIBUTES,
     FRAMES,
@@ -26,12 +25,21 @@ from groundling.studies.worlds.language import (
     RELATIONS,
     SPOKEN,
     THINGS,
+    draw_nouns,
     phrase,
     sentence,
 )
-from groundling.studies.worlds.nouns import draw_nouns
 from groundling.studies.worlds.questions import ROWS, Questions, Row
-from groundling.studies.worlds.scenes import Scene, Thing, cell_of, draw_scene
+from groundling.studies.worlds.scenes import (
+    RGB,
+    TEXTURE_INK,
+    Scene,
+    Stamp,
+    Thing,
+    cell_of,
+    draw_scene,
+    stamp,
+)
 
 FORMAT_VERSION = 1
 """Raised whenever a written world changes for the same settings."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from groundling.core.batch import Example
 from groundling.core.find import named
-from groundling.data.corpora.corpora import corpus
+from groundling.data.corpora.files import corpus
 from groundling.data.samples import thinned
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.runs.folder import disk_errors, write_json, write_whole

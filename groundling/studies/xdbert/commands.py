@@ -4,35 +4,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from groundling.checks.names import check_name
 from groundling.command import Command
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
+from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
 from groundling.settings.inputs import CaptionColumns
 
 
-@documented
 @dataclass(frozen=True)
-class AttentionConfig:
+class AttentionConfig(Settings):
     """Which cross-modal models' attention maps are compared."""
 
-    a: str = ""
+    a: Annotated[str, Input.FOLDER] = ""
     """Folder `joint` of `adapt --save-joint`."""
-    b: str = ""
+    b: Annotated[str, Input.FOLDER] = ""
     """The other one, e.g. without clip_tokens."""
-    text: tuple[str, ...] = ()
+    text: Annotated[tuple[str, ...], Input.PATH, may_repeat] = ()
     """Files of sentences, as for `adapt`."""
-    task: str = ""
+    task: Annotated[str, Input.TASK] = ""
     """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
-    data: str = ""
+    data: Annotated[str, Input.PATH] = ""
     """--task: folder of its official files."""
     special: bool = False
     """The picture has rows of [CLS] and [SEP], too, as Table 9 has; the numbers are of the text's own pieces."""
-    max_texts: int = 400
+    max_texts: Annotated[int, at_least(0)] = 400
     """Use at most so many sentences, evenly spaced; at least 200 are needed."""
-    max_length: int = 128
+    max_length: Annotated[int, at_least(0)] = 128
     """Pieces per sentence."""
 
 
@@ -44,59 +42,55 @@ def check_attention(config: AttentionConfig, out: str | Path) -> None:
         )
     if bool(config.text) == bool(config.task and config.data):
         raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
-    check_name("tasks", "Task", config.task)
 
 
 ATTENTION = Command(
     "attention",
     "how diverse the attention of two cross-modal models is",
-    "groundling.studies.xdbert.attention:attention",
+    "groundling.studies.xdbert.diversity:attention",
     {"_own": AttentionConfig()},
     rules="groundling.studies.xdbert.commands:check_attention",
 )
 
 
-@documented
 @dataclass(frozen=True)
-class CountsConfig:
+class CountsConfig(Settings):
     """Which captions are counted."""
 
-    captions: tuple[str, ...] = ()
+    captions: Annotated[tuple[str, ...], Input.PATH, needed] = ()
     """Files or folders of captions, as `teach` reads them; the paper uses MSCOCO's."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
     caption_splits: tuple[str, ...] = ()
     """Karpathy's json: which of its splits to count, e.g. `train restval`."""
-    tokenizer: str = ""
+    tokenizer: Annotated[str, Input.MODEL, needed] = ""
     """Tokenizer whose pieces are counted: hub id or folder."""
 
 
 DATA_COUNTS = Command(
     "data counts",
     "how often captions have each word, for `grounded`",
-    "groundling.studies.xdbert.count:count",
+    "groundling.studies.xdbert.word_counts:count",
     {"_own": CountsConfig()},
-    needs=("captions", "tokenizer"),
 )
 
 
-@documented
 @dataclass(frozen=True)
-class GroundedConfig:
+class GroundedConfig(Settings):
     """Which runs are split into improved and worsened examples."""
 
-    base: str = ""
+    base: Annotated[str, Input.FOLDER, needed] = ""
     """Run folder of the control."""
-    other: str = ""
+    other: Annotated[str, Input.FOLDER, needed] = ""
     """Run folder of the model that may have gained."""
-    task: str = ""
+    task: Annotated[str, needed] = ""
     """Task by name, e.g. glue/rte."""
-    data: str = ""
+    data: Annotated[str, Input.PATH, needed] = ""
     """Folder with the task's official files."""
-    counts: str = ""
+    counts: Annotated[str, Input.FILE, needed] = ""
     """Table of `groundling data counts`."""
-    tokenizer: str = ""
+    tokenizer: Annotated[str, Input.MODEL, needed] = ""
     """Tokenizer of that table: hub id or folder."""
-    threshold: int = 100
+    threshold: Annotated[int, at_least(0)] = 100
     """Grounded is what occurs more often than this in the captions (the paper: 100, in COCO's 414,113)."""
     variant: Literal["pieces", "inherit", "words"] = "pieces"
     """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
@@ -107,24 +101,22 @@ GROUNDED = Command(
     "do gains go with the share of visually grounded words?",
     "groundling.studies.xdbert.grounded:grounded",
     {"_own": GroundedConfig()},
-    needs=("base", "other", "task", "data", "counts", "tokenizer"),
 )
 
 
-@documented
 @dataclass(frozen=True)
-class SimilarityConfig:
+class SimilarityConfig(Settings):
     """Whose word embeddings are compared."""
 
-    a: str = ""
+    a: Annotated[str, Input.MODEL_OR_RANDOM] = ""
     """Text encoder or CLIP-like model: hub id or folder; or `random`."""
-    b: str = ""
+    b: Annotated[str, Input.MODEL_OR_RANDOM] = ""
     """The other one."""
-    top: int = 0
+    top: Annotated[int, at_least(0)] = 0
     """Only the first so many shared words, by a's piece ids; 0: all."""
-    draws: int = 5
+    draws: Annotated[int, at_least(1)] = 5
     """Permuted pairings that tell what chance alone gives."""
-    seed: int = 0
+    seed: Annotated[int, at_least(0)] = 0
     """Seed of the pairings."""
 
 

@@ -1,27 +1,42 @@
-"""Whether gains go with the share of visually grounded words, as a command (XDBERT, Figure 4 and Appendix D)."""
+"""Whether a model gains over another where texts are more visually grounded (XDBERT, Figure 4 and Appendix D).
+
+Improved and worsened examples exist between two copies of one model, too; and grounded texts differ from others in
+length and label. So beside each comparison stand the same one between the base model's own seeds, and one within
+strata of length and label.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy.stats import mannwhitneyu
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import named
+from groundling.core.keyed import generator
 from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import write_whole
-from groundling.runs.report import Section, write_report
+from groundling.runs.report import Section, new_figure, svg_of, write_report
 from groundling.runs.run import Run
 from groundling.stats.finished_runs import collect
+from groundling.stats.resampling import DRAWS, interval, redrawn
 from groundling.stats.verdict import Runs
 from groundling.studies.xdbert.commands import GroundedConfig
-from groundling.studies.xdbert.gains import Split, analyse, figure, listing, null_split, split
-from groundling.studies.xdbert.word_counts import Grounding
+from groundling.studies.xdbert.word_counts import Grounding, Variant
 from groundling.tasks import Task
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+QUARTERS = (0.25, 0.5, 0.75)
+"""Quantiles that cut values into four parts of equal size."""
 
 
 def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
@@ -97,3 +112,281 @@ def _group_rows(gains: Mapping[str, Any]) -> list[dict[str, str]]:
                 row[key] = "-" if value is None else f"{value:.3g}"
             rows.append(row)
     return rows
+
+
+class Split(NamedTuple):
+    """Numbers of the examples that more, fewer, and as many seeds of the other model get right."""
+
+    improved: np.ndarray
+    """(I,) int."""
+    worsened: np.ndarray
+    """(W,) int."""
+    on_par: np.ndarray
+    """(P,) int."""
+
+
+def split(base: ArrayLike, other: ArrayLike) -> Split:
+    """Groups of examples by right answers, (S, N) booleans each: seeds by examples in the same order.
+
+    Raises InputError if the two differ in shape.
+    """
+    right_base = np.asarray(base, bool)
+    right_other = np.asarray(other, bool)
+    # Unequal numbers of seeds would sort examples by difficulty: of three, one is right more often than of two.
+    if right_base.ndim != 2 or right_base.shape != right_other.shape:
+        raise InputError(
+            f"right answers: expected two equal (seeds, examples), got {right_base.shape} and {right_other.shape}"
+        )
+    gain = right_other.sum(0) - right_base.sum(0)
+    return Split(
+        improved=np.flatnonzero(gain > 0),
+        worsened=np.flatnonzero(gain < 0),
+        on_par=np.flatnonzero(gain == 0),
+    )
+
+
+def null_split(base: ArrayLike, seed: int = 0) -> Split:
+    """The same groups between two random halves of one model's seeds; of an odd number, one is left out.
+
+    `base` is (S, N) booleans; raises InputError for fewer than 2 seeds.
+    """
+    right = np.asarray(base, bool)
+    if right.ndim != 2 or len(right) < 2:
+        raise InputError(
+            f"the null split needs at least 2 seeds by examples of the base model, got {right.shape}"
+        )
+    half = len(right) // 2
+    order = generator(seed, "null split").permutation(len(right))
+    return split(right[order[:half]], right[order[half : 2 * half]])
+
+
+def analyse(
+    ratios: ArrayLike,
+    base: ArrayLike,
+    other: ArrayLike,
+    lengths: ArrayLike,
+    labels: ArrayLike,
+    seed: int = 0,
+) -> dict[str, Any]:
+    """Improved against worsened examples, between the models (`models`) and between base seeds (`null`); for JSON.
+
+    Args:
+        ratios: (N,) visually grounded ratios, NaN where undefined.
+        base: (S, N) booleans: which answers of the base model are right, seeds by examples.
+        other: (S, N) booleans of the other model.
+        lengths: (N,) of the texts, in any unit.
+        labels: (N,) of the examples.
+        seed: Draws bootstrap samples, permutations and the halves of the null split.
+
+    What cannot be computed is None. Raises InputError if the shapes do not fit each other.
+    """
+    ratio = np.asarray(ratios, float)
+    length = np.asarray(lengths, float)
+    label = np.asarray(labels)
+    expected = np.shape(base)[-1:]
+    if not ratio.shape == length.shape == label.shape == expected:
+        raise InputError(
+            f"ratios {ratio.shape}, lengths {length.shape}, labels {label.shape}: expected {expected}, as base"
+        )
+    return {
+        "models": _compare(ratio, split(base, other), length, label, seed),
+        "null": _compare(ratio, null_split(base, seed), length, label, seed),
+    }
+
+
+def _compare(
+    ratios: np.ndarray, parts: Split, lengths: np.ndarray, labels: np.ndarray, seed: int
+) -> dict[str, Any]:
+    comparison: dict[str, Any] = {
+        "groups": {name: _summary(ratios[group]) for name, group in parts._asdict().items()},
+        "mann_whitney_p": None,
+        "cliffs_delta": None,
+        "interval": None,
+        "controlled": None,
+    }
+    defined = ~np.isnan(ratios)
+    improved = parts.improved[defined[parts.improved]]
+    worsened = parts.worsened[defined[parts.worsened]]
+    if not len(improved) or not len(worsened):
+        return comparison
+    up = ratios[improved]
+    down = ratios[worsened]
+    comparison["mann_whitney_p"] = float(mannwhitneyu(up, down).pvalue)
+    comparison["cliffs_delta"] = _cliffs_delta(up, down)
+    comparison["interval"] = _bootstrap_interval(up, down, seed)
+    both = np.concatenate([improved, worsened])
+    is_improved = np.repeat([1.0, 0.0], [len(improved), len(worsened)])
+    comparison["controlled"] = _controlled(
+        ratios[both], is_improved, lengths[both], labels[both], seed
+    )
+    return comparison
+
+
+def _summary(ratios: np.ndarray) -> dict[str, float | int | None]:
+    defined = ratios[~np.isnan(ratios)]
+    summary: dict[str, float | int | None] = {
+        "n": len(defined),
+        "undefined": len(ratios) - len(defined),
+        "mean": None,
+        "median": None,
+        "q1": None,
+        "q3": None,
+    }
+    if len(defined):
+        first, median, third = np.quantile(defined, QUARTERS).tolist()
+        summary.update(mean=float(defined.mean()), median=median, q1=first, q3=third)
+    return summary
+
+
+def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
+    """How much more often a value of `up` is the larger of a pair than the smaller."""
+    ordered = np.sort(down)
+    smaller = np.searchsorted(ordered, up, "left")
+    smaller_or_equal = np.searchsorted(ordered, up, "right")
+    return float(np.mean(smaller + smaller_or_equal) / len(ordered) - 1)
+
+
+def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[float]:
+    """The 95 % interval of Cliff's delta."""
+    rng = generator(seed, "bootstrap")
+    drawn = [_cliffs_delta(redrawn(up, rng), redrawn(down, rng)) for _ in range(DRAWS)]
+    ends: list[float] = interval(np.array(drawn)).tolist()
+    return ends
+
+
+def _controlled(
+    values: np.ndarray, group: np.ndarray, lengths: np.ndarray, labels: np.ndarray, seed: int
+) -> dict[str, float | int] | None:
+    """The difference of means within strata (label by quarter of length), tested by permuting groups within them.
+
+    `group` is (N,): 1 improved, 0 worsened. Within a stratum nothing is assumed of how ratios depend on length, unlike
+    in a regression. None if no stratum has both groups.
+    """
+    stratum = _strata(lengths, labels)
+    order = np.argsort(stratum, kind="stable")
+    values = values[order]
+    group = group[order]
+    stratum = stratum[order]
+    size = np.bincount(stratum)
+    share = np.bincount(stratum, group) / size  # of improved examples, by stratum
+    mean = np.bincount(stratum, values) / size
+    centred = values - mean[stratum]
+    spread = float((share * (1 - share) * size).sum())
+    if spread < 1e-9:
+        return None
+    effect = float(group @ centred / spread)
+    rng = generator(seed, "permutation")
+    extreme = 0
+    for _ in range(DRAWS):
+        # Strata are whole numbers apart, so that sorting with a fraction added shuffles within each.
+        shuffled = group[np.argsort(stratum + rng.random(len(group)))]
+        if abs(shuffled @ centred / spread) >= abs(effect) - 1e-12:
+            extreme += 1
+    mixed = (share > 0) & (share < 1)
+    return {
+        "difference": effect,
+        "p": (1 + extreme) / (1 + DRAWS),
+        "strata": int(mixed.sum()),
+    }
+
+
+def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Each example's label and quarter of length as one number (N,), from 0 up without gaps."""
+    quarter = np.searchsorted(np.quantile(lengths, QUARTERS), lengths)
+    _, label = np.unique(labels, return_inverse=True)
+    _, stratum = np.unique(label * 4 + quarter, return_inverse=True)
+    return stratum
+
+
+# -- figure and examples -----------------------------------------------------------------------------------------------
+
+
+def figure(
+    groups: Mapping[str, ArrayLike],
+    null_groups: Mapping[str, ArrayLike],
+    path: str | Path | None = None,
+) -> str:
+    """Boxes of the groups' ratios (line: median, green plus: mean), the null split beside, as SVG; a PNG at `path`.
+
+    Groups are (N,) ratios by name; undefined ones (NaN) are left out.
+    """
+    drawing = new_figure(10, 3.8)
+    left, right = drawing.subplots(1, 2, sharey=True)
+    _draw_boxes(left, "between the models", groups)
+    _draw_boxes(right, "null split: between base seeds", null_groups)
+    left.set_ylabel("visually grounded ratio")
+    return svg_of(drawing, path)
+
+
+def _draw_boxes(axes: Axes, title: str, groups: Mapping[str, ArrayLike]) -> None:
+    values = []
+    names = []
+    for name, ratios in groups.items():
+        every = np.asarray(ratios, float)
+        defined = every[~np.isnan(every)]
+        values.append(defined)
+        names.append(f"{name.replace('_', ' ')}\nn = {len(defined)}")
+    plus = {"marker": "+", "markeredgecolor": "green", "markersize": 10, "markeredgewidth": 2}
+    axes.boxplot(values, tick_labels=names, widths=0.5, showmeans=True, meanprops=plus)
+    axes.set_title(title)
+    axes.spines[["top", "right"]].set_visible(False)
+
+
+def listing(
+    grounding: Grounding,
+    examples: Sequence[Example],
+    base: ArrayLike,
+    other: ArrayLike,
+    k: int = 3,
+    variant: Variant = "pieces",
+    names: tuple[str, str] = ("base", "other"),
+) -> str:
+    """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
+
+    Most extreme is the largest gain or loss; on par, all seeds right or all wrong. Equal ones stand in the data's
+    order. `base` and `other` are (S, N) booleans of right answers; raises InputError if there are not N examples.
+    """
+    parts = split(base, other)
+    seeds = len(np.asarray(base))
+    right_base = np.asarray(base, bool).sum(0)
+    right_other = np.asarray(other, bool).sum(0)
+    if len(examples) != len(right_base):
+        raise InputError(f"{len(examples)} examples, but right answers of {len(right_base)}")
+    gain = np.abs(right_other - right_base)
+    agreement = np.abs(2 * right_base - seeds)
+    extreme = np.where(gain == 0, agreement, gain)
+    lines = []
+    for group_name, group in parts._asdict().items():
+        lines += [f"## {group_name.replace('_', ' ').capitalize()}", ""]
+        order = np.argsort(-extreme[group], kind="stable")
+        for number in group[order[:k]]:
+            counts = (
+                f"{names[0]} right {right_base[number]}/{seeds}, "
+                f"{names[1]} right {right_other[number]}/{seeds}"
+            )
+            lines += _listed(grounding, examples[number], counts, variant)
+    return "\n".join(lines)
+
+
+def _listed(grounding: Grounding, example: Example, counts: str, variant: Variant) -> list[str]:
+    """One example's Markdown lines: its ratio and right answers, then its texts."""
+    grounded, rest = grounding.shares(example.text, example.pair, variant)
+    ratio = "undefined"
+    if grounded + rest:
+        ratio = f"{grounded}/({grounded}+{rest}) = {grounded / (grounded + rest):.4f}"
+    lines = [f"Example {example.id}: grounded ratio {ratio}; {counts}", ""]
+    texts = [example.text]
+    if example.pair is not None:
+        texts.append(example.pair)
+    for text in texts:
+        tokens = grounding.tokens(text, variant)
+        marked = " ".join(_marked(token, status) for token, status in tokens)
+        lines += [marked, ""]
+    return lines
+
+
+def _marked(token: str, status: bool | None) -> str:
+    escaped = re.sub(r"([\\*_`<\[\]])", r"\\\1", token)
+    if status is None:
+        return f"({escaped})"
+    return f"**{escaped}**" if status else escaped

@@ -1,15 +1,36 @@
-"""How alike two encoders' word embeddings are, as a command (XDBERT, Table 2)."""
+"""How alike two encoders' word embeddings are: mean CCA, SVCCA and PWCCA, beside what chance alone gives.
+
+The published definitions (Raghu et al. 2017, Morcos et al. 2018), as in XDBERT's Table 2. Independent tables score far
+above 0 (.36 at 4500 words of 768 dimensions), so no value is given without the same value of permuted pairings.
+"""
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+from transformers import PreTrainedTokenizerBase
+
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.models.clip import CLIP_LIKE, load_clip_text
+from groundling.models.loading import load_config
+from groundling.models.text import load_text_encoder
 from groundling.runs.run import Run
-from groundling.studies.papers.published import PWCCA
 from groundling.studies.xdbert.commands import SimilarityConfig, check_similarity
-from groundling.studies.xdbert.word_similarity import similarity as compare_models
+from groundling.studies.xdbert.published import PWCCA
+
+TOLERANCE = 1e-6
+"""Directions whose singular value is below this share of the largest do not count."""
+
+CROWDED = 5
+"""Fewer samples than this per dimension, and chance is much of what is measured; below 2, PWCCA is not even unique."""
+
+RANDOM = "random"
+"""A source of words and embeddings that is no model: uniform numbers (RANDOM in XDBERT's Table 2)."""
 
 
 def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
@@ -22,3 +43,317 @@ def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
     result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
     result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}
     return run.finish(result)
+
+
+@dataclass(frozen=True)
+class Canonical:
+    """Canonical correlations of two tables, and how much of each table every canonical variate accounts for."""
+
+    rho: np.ndarray
+    """(R,) correlations in falling order; R is the lower of the two ranks."""
+    weights_a: np.ndarray
+    """(R,) PWCCA weights of the first table, sum 1."""
+    weights_b: np.ndarray
+    """(R,) PWCCA weights of the second table, sum 1."""
+    ranks: tuple[int, int]
+    """Of both centred tables."""
+
+    @property
+    def mean_cca(self) -> float:
+        """Mean correlation over the true ranks."""
+        return float(self.rho.mean())
+
+    @property
+    def pwcca_a(self) -> float:
+        """Correlations weighted by how much of `a` each canonical variate accounts for (Morcos et al. 2018)."""
+        return float(self.rho @ self.weights_a)
+
+    @property
+    def pwcca_b(self) -> float:
+        """Correlations weighted by how much of `b` each canonical variate accounts for."""
+        return float(self.rho @ self.weights_b)
+
+    @property
+    def side(self) -> str:
+        """The side that weights by default: the one of lower rank, else `a`."""
+        return "b" if self.ranks[1] < self.ranks[0] else "a"
+
+    @property
+    def pwcca(self) -> float:
+        """PWCCA weighted by the default side."""
+        return self.pwcca_a if self.side == "a" else self.pwcca_b
+
+
+_SCORES: dict[str, Callable[[Canonical, Canonical], float]] = {
+    "mean_cca": lambda whole, _: whole.mean_cca,
+    "svcca": lambda _, leading: leading.mean_cca,
+    "pwcca": lambda whole, _: whole.pwcca,
+    "pwcca_a": lambda whole, _: whole.pwcca_a,
+    "pwcca_b": lambda whole, _: whole.pwcca_b,
+}
+"""Every score of two tables, from the correlations of the whole tables and of their leading components."""
+
+
+@dataclass(frozen=True)
+class _Side:
+    """A centred table (n, d) as the product of `basis` and `loads`; principal directions first."""
+
+    basis: np.ndarray
+    """(n, R) orthonormal."""
+    loads: np.ndarray
+    """(R, d)."""
+
+    def leading(self, keep: float) -> _Side:
+        """The first directions that hold a share `keep` < 1 of the variance; from 1 on, `keep` is their number."""
+        if not keep > 0:
+            raise InputError(
+                f"keep {keep}: expected a share of the variance below 1, or a number of components"
+            )
+        if keep >= 1:
+            count = int(keep)
+        else:
+            held = np.cumsum((self.loads**2).sum(1))
+            count = int(np.searchsorted(held / held[-1], keep)) + 1
+        return _Side(self.basis[:, :count], self.loads[:count])
+
+
+def canonical(a: np.ndarray, b: np.ndarray) -> Canonical:
+    """Canonical correlations of two tables (n, d1) and (n, d2) with paired rows, in float64.
+
+    Raises InputError for tables that are not two-dimensional, finite, of equally many rows (at least 3), or constant.
+    """
+    return _correlate(*_sides(a, b))
+
+
+def svcca(a: np.ndarray, b: np.ndarray, keep: float = 0.99) -> float:
+    """Mean CCA of the first principal components of tables (n, d1) and (n, d2) (Raghu et al. 2017).
+
+    On each side there are as many components as hold a share `keep` of the variance; from 1 on, `keep` is their number.
+    Raises InputError as `canonical` does, and for a `keep` that is not above 0.
+    """
+    first, second = _sides(a, b)
+    return _correlate(first.leading(keep), second.leading(keep)).mean_cca
+
+
+def compare_tables(
+    a: np.ndarray, b: np.ndarray, draws: int = 5, seed: int = 0, keep: float = 0.99
+) -> dict[str, Any]:
+    """Every score of two tables with paired rows, beside what permuted pairings give; ready for JSON.
+
+    Args:
+        a: (n, d1).
+        b: (n, d2).
+        draws: Permuted pairings whose mean is `null` and whose standard deviation is `null_sd`.
+        seed: Draws the permutations.
+        keep: As in `svcca`.
+
+    A score's `corrected` is (value - null) / (1 - null), None where chance alone gives 1. Raises InputError as `svcca`
+    does, and for fewer than 2 draws.
+    """
+    if draws < 2:
+        raise InputError(f"draws: {draws} permuted pairings have no spread; expected at least 2")
+    first, second = _sides(a, b)
+    n = len(first.basis)
+    as_given = np.arange(n)
+    permuted = [generator(seed, "null", draw).permutation(n) for draw in range(draws)]
+    pairings = [as_given, *permuted]
+    whole = [_correlate(first, second, order) for order in pairings]
+    first_leading = first.leading(keep)
+    second_leading = second.leading(keep)
+    leading = [_correlate(first_leading, second_leading, order) for order in pairings]
+
+    scores = {}
+    for name, score in _SCORES.items():
+        value, *null = map(score, whole, leading)
+        scores[name] = _beside_chance(value, np.array(null))
+    dims = [first.loads.shape[1], second.loads.shape[1]]
+    warnings = []
+    if n < CROWDED * max(dims):
+        warnings.append(
+            f"{n} samples are fewer than {CROWDED} for each of {max(dims)} dimensions: "
+            f"chance alone gives a mean CCA of {scores['mean_cca']['null']:.2f}"
+        )
+    return {
+        "n": n,
+        "dims": dims,
+        "ranks": list(whole[0].ranks),
+        "components": list(leading[0].ranks),
+        "side": whole[0].side,
+        "draws": draws,
+        "seed": seed,
+        "scores": scores,
+        "warnings": warnings,
+    }
+
+
+def word_table(
+    source: str | Path, partner: Sequence[str] = (), width: int = 768, seed: int = 0
+) -> tuple[list[str], np.ndarray]:
+    """Lower-case whole words of a text encoder or CLIP-like model, by piece id, and their input embeddings (N, D).
+
+    The source "random" gives every word of `partner` `width` uniform numbers (RANDOM in XDBERT's Table 2). Raises
+    InputError for a source that is no such model, or whose tokenizer knows more pieces than it has embeddings.
+    """
+    if source == RANDOM:
+        return _random_table(partner, width, seed)
+    if load_config(source).model_type in CLIP_LIKE:
+        tower, tokenizer = load_clip_text(source)
+        table = tower.table
+    else:
+        text = load_text_encoder(source)
+        tokenizer = text.tokenizer
+        table = text.encoder.get_input_embeddings().weight
+    piece_of = _whole_words(tokenizer)
+    words = sorted(piece_of, key=piece_of.__getitem__)
+    if words and piece_of[words[-1]] >= len(table):
+        raise InputError(
+            f"{source}: the tokenizer knows piece {piece_of[words[-1]]}, the model only {len(table)} pieces"
+        )
+    pieces = [piece_of[word] for word in words]
+    return words, table.detach().numpy()[pieces]
+
+
+def compare_models(
+    a: str | Path, b: str | Path, top: int = 0, draws: int = 5, seed: int = 0, width: int = 768
+) -> dict[str, Any]:
+    """Compare two models' input embeddings on the words that both have whole; ready for JSON.
+
+    Args:
+        a: Hub id or folder of a text encoder or CLIP-like model, or "random".
+        b: The other one.
+        top: Only the first so many words, by a's piece ids; 0: all.
+        draws: As in `compare_tables`.
+        seed: Draws permutations, and the random table.
+        width: Dimensions of a random table.
+
+    XDBERT's Table 2 states neither which words were compared nor which side weights: see both sides' PWCCA, and `n`.
+    Raises InputError where no side is a model, or fewer than 3 words are shared.
+    """
+    if a == b == RANDOM or top < 0:
+        raise InputError(
+            f"similarity of {a} and {b}, top {top}: expected a model on one side at least, and top >= 0"
+        )
+    if a == RANDOM:
+        words_b, table_b = word_table(b)
+        words_a, table_a = word_table(a, words_b, width, seed)
+    else:
+        words_a, table_a = word_table(a)
+        words_b, table_b = word_table(b, words_a, width, seed)
+    row_a = {word: row for row, word in enumerate(words_a)}
+    row_b = {word: row for row, word in enumerate(words_b)}
+    shared = [word for word in words_a if word in row_b]
+    chosen = shared[:top] if top else shared
+    if len(chosen) < 3:
+        raise InputError(f"{a} and {b}: {len(chosen)} whole words to compare, expected at least 3")
+    comparison = compare_tables(
+        table_a[[row_a[word] for word in chosen]],
+        table_b[[row_b[word] for word in chosen]],
+        draws,
+        seed,
+    )
+    return {
+        "a": str(a),
+        "b": str(b),
+        "words": [len(words_a), len(words_b)],
+        "shared": len(shared),
+        **comparison,
+    }
+
+
+# -- correlations ------------------------------------------------------------------------------------------------------
+
+
+def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_Side, _Side]:
+    if len(a) != len(b):
+        raise InputError(
+            f"tables of {len(a)} and {len(b)} rows: rows are pairs, expected as many on both sides"
+        )
+    return _side(a, "first"), _side(b, "second")
+
+
+def _side(table: np.ndarray, name: str) -> _Side:
+    table = np.asarray(table, dtype=np.float64)
+    if table.ndim != 2 or len(table) < 3:
+        raise InputError(f"{name} table: shape {table.shape}, expected (n, d) with n >= 3")
+    finite = np.isfinite(table)
+    if not finite.all():
+        raise InputError(f"{name} table: {int((~finite).sum())} values are not finite")
+    if not np.ptp(table, axis=0).any():
+        raise InputError(f"{name} table: all rows are equal, nothing can correlate")
+    basis, singular, directions = np.linalg.svd(table - table.mean(0), full_matrices=False)
+    rank = int((singular > TOLERANCE * singular[0]).sum())
+    return _Side(basis[:, :rank], singular[:rank, None] * directions[:rank])
+
+
+def _correlate(a: _Side, b: _Side, order: np.ndarray | None = None) -> Canonical:
+    """Canonical correlations of `a` with the rows of `b` in another `order` (n,)."""
+    # Permuted, a centred orthonormal basis stays one: another pairing needs no second decomposition of a table.
+    basis_b = b.basis if order is None else b.basis[order]
+    cross = a.basis.T @ basis_b
+    left, rho, right = np.linalg.svd(cross, full_matrices=False)
+    return Canonical(
+        rho=np.clip(rho, 0, 1),
+        weights_a=_weights(left.T, a),
+        weights_b=_weights(right, b),
+        ranks=cross.shape,
+    )
+
+
+def _weights(turn: np.ndarray, side: _Side) -> np.ndarray:
+    """What each canonical variate h accounts for of a centred table, as shares: sum over dimensions x of |<h, x>|."""
+    accounted = np.abs(turn @ side.loads).sum(1)
+    return accounted / accounted.sum()
+
+
+def _beside_chance(value: float, null: np.ndarray) -> dict[str, float | None]:
+    mean = float(null.mean())
+    room = 1 - mean
+    return {
+        "value": value,
+        "null": mean,
+        "null_sd": float(null.std(ddof=1)),
+        "corrected": (value - mean) / room if room > 1e-9 else None,
+    }
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+
+
+def _random_table(words: Sequence[str], width: int, seed: int) -> tuple[list[str], np.ndarray]:
+    """Every word's own uniform numbers, whatever the other words are: (N, `width`)."""
+    if not words or width < 1:
+        raise InputError("random: a random table needs a partner's words and a width of 1 or more")
+    rows = [generator(seed, RANDOM, word).random(width) for word in words]
+    return list(words), np.stack(rows)
+
+
+def _whole_words(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
+    """Lower-case words, of letters only, that the tokenizer keeps in one piece, each with its piece's id."""
+    special = set(tokenizer.all_special_ids)
+    id_of = {piece: i for piece, i in tokenizer.get_vocab().items() if i not in special}
+    spellings = []
+    for piece in _whole_pieces(id_of):
+        # The tokenizer's own decoder undoes byte alphabets: "crÃªpes" is all letters too, but no word.
+        decoded = tokenizer.convert_tokens_to_string([piece])
+        spellings.append((decoded.removesuffix("</w>").strip(), id_of[piece]))
+    # Lower case goes first: CLIP has an "A</w>" before its "a</w>", but lower-cases its text and never trained it.
+    spellings.sort(key=lambda spelling: (spelling[0] != spelling[0].lower(), spelling[1]))
+    words: dict[str, int] = {}
+    for word, piece_id in spellings:
+        if word.isalpha():
+            words.setdefault(word.lower(), piece_id)
+    return words
+
+
+def _whole_pieces(pieces: Collection[str]) -> list[str]:
+    """Pieces that are whole words, by the mark that most of a vocabulary's pieces bear; all of them without any."""
+    marked = [
+        [piece for piece in pieces if piece.startswith("Ġ")],  # byte-level BPE: a word's begin
+        [piece for piece in pieces if piece.startswith("▁")],  # SentencePiece: a word's begin
+        [piece for piece in pieces if piece.endswith("</w>")],  # CLIP: a word's end
+    ]
+    most = max(marked, key=len)
+    # WordPiece marks the pieces inside a word instead.
+    begun = [piece for piece in pieces if not piece.startswith("##")]
+    inside = len(pieces) - len(begun)
+    return begun if inside >= len(most) else most

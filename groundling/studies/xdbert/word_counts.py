@@ -3,6 +3,8 @@
 A token is grounded if it is no stop word, no punctuation, and occurs more than 100 times in COCO's captions; stop words
 and punctuation count on neither side. Nobody published code; NLTK's list and WordPiece occurrences reproduce the
 totals printed in Appendix D where these are consistent.
+
+`count` makes the table of how often words and pieces occur in captions, by which `grounded` tells what is visual.
 """
 
 from __future__ import annotations
@@ -21,10 +23,14 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
-from groundling.data.corpora.corpora import CHUNK
+from groundling.data.captions.captions import Wanted, caption_lines
+from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend
 from groundling.data.text.words import spans, stop_words
-from groundling.runs.folder import read_json
+from groundling.models.loading import load_tokenizer
+from groundling.runs.folder import disk_errors, read_json, write_json
+from groundling.runs.hashing import data_hash
+from groundling.studies.xdbert.commands import CountsConfig
 
 Variant = Literal["pieces", "inherit", "words"]
 """What is counted: pieces by themselves (the paper), pieces that inherit their word's status, or raw words."""
@@ -34,6 +40,36 @@ _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
 
 NO_WORD = -1
 """The raw word of a piece of punctuation."""
+
+
+def count(config: CountsConfig, out: str | Path) -> str:
+    """Count caption files into the JSON table that `Grounding.read` reads; returns a sentence that says how much.
+
+    The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
+    InputError if a file or the tokenizer cannot be read, or `out` cannot be written.
+    """
+    tokenizer = load_tokenizer(config.tokenizer)
+    captions: list[str] = []
+    wanted = Wanted(config.caption_splits, config.columns).of(config.captions)
+    for file, own in zip(config.captions, wanted, strict=True):
+        captions += caption_lines(file, own.splits, own.columns)
+    pieces = count_pieces(captions, tokenizer)
+    words = count_words(captions)
+    provenance = {
+        "files": {str(file): data_hash(file) for file in config.captions},
+        "tokenizer": {
+            "source": config.tokenizer,
+            "vocabulary_sha256": vocabulary_hash(tokenizer),
+        },
+        "captions": len(captions),
+    }
+    out = Path(out)
+    if out.is_dir():
+        raise InputError(f"{out}: is a folder; --out names the file of the table")
+    with disk_errors(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    write_json(out, {"provenance": provenance, "pieces": pieces, "words": words})
+    return f"{out}: {len(pieces):,} pieces and {len(words):,} words of {len(captions):,} captions"
 
 
 class Piece(NamedTuple):

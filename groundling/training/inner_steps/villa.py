@@ -14,7 +14,6 @@ from torch import Tensor
 
 from groundling.core.batch import Perturbation
 from groundling.core.errors import InputError
-from groundling.settings.fields import check_numbers
 from groundling.settings.objectives import Adversarial
 from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, Terms
 
@@ -48,8 +47,6 @@ class Villa(InnerStep):
     compares = True
 
     def __init__(self, options: Adversarial) -> None:
-        """Raises InputError naming the flag of a number that is out of its range."""
-        check_numbers(options)
         self.passes = options.adversarial_passes
         self.size = options.adversarial_size
         self.norm = 2.0 if options.adversarial_norm == "l2" else math.inf

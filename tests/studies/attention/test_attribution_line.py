@@ -15,7 +15,7 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import Part
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.studies.attention import attribution
-from groundling.studies.attention.outcomes import Match
+from groundling.studies.attention.subjects import Match
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.vlbert import vlbert

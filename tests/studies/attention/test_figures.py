@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from groundling.cli import main
-from groundling.studies.attention.figure_files import (
+from groundling.studies.attention.figures import (
     BLUE,
     GREEN,
     ORANGE,

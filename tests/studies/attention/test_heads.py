@@ -32,7 +32,7 @@ from groundling.models.attention import (
     places_of_regions,
     places_of_text,
 )
-from groundling.studies.attention.entities import (
+from groundling.studies.attention.grounding import (
     Facts,
     Grounding,
     Hits,

@@ -21,6 +21,8 @@ from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.attention import AttentionMap
+from groundling.studies.attention.commands import LookConfig
+from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Look
 from groundling.studies.attention.page.pairs import Pair
 from groundling.studies.attention.page.ranked import Ranked
@@ -73,10 +75,8 @@ def content_of(html: str) -> dict[str, Any]:
 
 
 def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
-    config = groundling.settings.LookConfig(
-        model=(str(place / "seer"),), regions=(str(place / "store"),)
-    )
-    looked = groundling.studies.attention.page.looked.Looked(str(place / "seer"), config, "cpu")
+    config = LookConfig(model=(str(place / "seer"),), regions=(str(place / "store"),))
+    looked = Looked(str(place / "seer"), config, "cpu")
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]
@@ -85,7 +85,7 @@ def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
 
     model = load_student(place / "seer").eval()
     assert isinstance(model, SingleStream)
-    seen, _ = looked._seen("one", place / "photos/one.jpg")
+    seen = looked._seen("one", place / "photos/one.jpg")
     (sample,) = looked._samples(example, seen).get([0], ())
     told: list[AttentionMap] = []
     model(collate([sample]), attention=told.append)

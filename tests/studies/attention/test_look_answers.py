@@ -12,8 +12,8 @@ import toys
 from test_look import TEXT, content_of
 
 import groundling
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Example, collate
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.saved_heads import load_head, save_heads
@@ -92,7 +92,7 @@ def test_a_pre_trained_model_tells_whether_image_and_text_match(place: Path) -> 
     example = Example("own", TEXT, images=("one",))
     answer = model.view(example, place / "photos/one.jpg").answer
     assert answer is not None and "belong together" in answer.about
-    seen, _ = model._seen("one", place / "photos/one.jpg")
+    seen = model._seen("one", place / "photos/one.jpg")
     samples = model._samples(example, seen).get([0], ())
     student = load_student(place / "matching").eval()
     assert isinstance(student, SingleStream)

@@ -19,8 +19,8 @@ from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.batch import Batch, Example, Row, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
@@ -38,8 +38,7 @@ from groundling.settings.fields import configured
 from groundling.settings.inputs import OwnFile
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.commands import ModalityConfig
-from groundling.studies.attention.inputs import (
+from groundling.studies.attention.ablation import (
     GIVEN,
     Measured,
     in_other_order,
@@ -49,8 +48,8 @@ from groundling.studies.attention.inputs import (
     without_looks,
     without_words,
 )
-from groundling.studies.attention.modality import modality
-from groundling.studies.attention.modality_measures import (
+from groundling.studies.attention.commands import ModalityConfig
+from groundling.studies.attention.importance import (
     Drawn,
     Importance,
     Looks,
@@ -59,8 +58,9 @@ from groundling.studies.attention.modality_measures import (
     masses_of,
     right_row,
 )
-from groundling.studies.attention.outcomes import HiddenWords, Match, RightAnswer, right_share
+from groundling.studies.attention.modality import modality
 from groundling.studies.attention.passes import Seen, Sums, read_here
+from groundling.studies.attention.subjects import HiddenWords, Match, RightAnswer, right_share
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert

@@ -37,14 +37,14 @@ from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
 from groundling.studies.attention.commands import LookConfig, ModalityConfig
-from groundling.studies.attention.entities import pointing
+from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.modality import modality
 from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
+from groundling.studies.attention.models.patches import PatchReader, PatchStore, in_patches
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Ranked
 from groundling.studies.attention.passes import untrained
-from groundling.studies.attention.patches import PatchReader, PatchStore, in_patches
 from groundling.studies.attention.settings import Attending
 from groundling.vision_language.loading import load_student, load_viewed
 

@@ -24,12 +24,11 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import TextInput
 from groundling.data.shards import Part
-from groundling.data.text.conllu import ROOT, Parse, Word, aligned, read_parses, written
-from groundling.data.text.parsers import parses_by
+from groundling.data.text.parses import ROOT, Parse, Word, aligned, parses_by, read_parses, written
 from groundling.studies.attention.dependencies import Scheme, relabelled
-from groundling.studies.attention.entities import State
+from groundling.studies.attention.grounding import State
 from groundling.studies.attention.passes import Look, stream
-from groundling.studies.attention.syntax_measures import (
+from groundling.studies.attention.syntax import (
     TABLE_2,
     Arcs,
     Parsed,
@@ -37,8 +36,9 @@ from groundling.studies.attention.syntax_measures import (
     matched,
     questions,
 )
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions, read_caption
 
 BOX = np.array([[0.0, 0, 50, 50]])

@@ -17,8 +17,8 @@ from test_partitions import vqa
 import groundling.studies.clip_td.ensemble
 import groundling.training.evaluation
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
 from groundling.studies.clip_td.ensemble import ensemble

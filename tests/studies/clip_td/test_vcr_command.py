@@ -11,8 +11,8 @@ import pytest
 from homes import STEPS, put, student
 
 from groundling.cli import main
+from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.run import finetune
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
 from groundling.studies.clip_td.commands import VcrConfig

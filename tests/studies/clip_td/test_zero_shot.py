@@ -26,8 +26,8 @@ from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
 import groundling.prediction.matching
 from groundling.cli import main
+from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import pretrain
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.clusters import kmeans_1d
@@ -36,11 +36,11 @@ from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextSamples
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.objectives.sentence_image import SentenceImage
+from groundling.prediction.matching import same_for_same
 from groundling.settings.fields import configured
 from groundling.studies.clip_td.commands import VcrConfig, ZeroShotConfig
 from groundling.studies.clip_td.vcr import vcr
-from groundling.studies.clip_td.zero_shot import zero_shot
-from groundling.studies.clip_td.zero_shot_rules import asked, classify, same_for_same
+from groundling.studies.clip_td.zero_shot import asked, classify, zero_shot
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.winoground import winoground
 from groundling.tasks.vcr import items, q_to_ar, render

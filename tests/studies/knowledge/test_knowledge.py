@@ -23,12 +23,12 @@ from groundling.api import function_of
 from groundling.core.errors import InputError
 from groundling.models.saved_heads import HEADS
 from groundling.studies.knowledge.answers import Part, embedder, embedding, fill_mask, stroop
-from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.ask import ask, measure, summary
 from groundling.studies.knowledge.commands import AskConfig
-from groundling.studies.knowledge.knowledge import measure, summary
 from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, read_visual_facts
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 COLOURS = ATTRIBUTES["colour"]
 TINY = WorldConfig(

@@ -20,11 +20,11 @@ from groundling.core.metrics import SPEARMAN
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.text import load_text_encoder
 from groundling.studies.knowledge.ask import ask
-from groundling.studies.knowledge.coda import COLOURS
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.studies.knowledge.linear import PENALTIES, compared, folds_of, nouns_of, read
-from groundling.studies.knowledge.noun_states import noun_states
+from groundling.studies.knowledge.states import noun_states
 from groundling.studies.knowledge.visual_facts import (
+    COLOURS,
     VisualFact,
     open_visual_facts,
     read_visual_facts,

@@ -29,7 +29,7 @@ from groundling.studies.knowledge.likelihood import LanguageModel
 from groundling.studies.knowledge.minimal_pairs import Text, read_minimal_pairs
 from groundling.studies.knowledge.pairs import pairs
 from groundling.studies.knowledge.preferences import EWOK, PAIR, WINOGROUND, estimate, macro
-from groundling.studies.knowledge.winoground_data import read_winoground
+from groundling.studies.knowledge.winoground import read_winoground
 
 CPU = torch.device("cpu")
 SIZES = {**toys.SMALL, "max_position_embeddings": 66}

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from groundling.command import commands
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.paper import Note, agrees, spelt
-from groundling.commands.sweep.settings import DEFAULTS
+from groundling.commands.sweep.settings import defaults_of
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flat
 
@@ -46,7 +47,7 @@ def sections() -> dict[str, str]:
 
 
 def defaults(command: str) -> dict[str, Any]:
-    groups = [group for group in DEFAULTS[command] if group is not None]
+    groups = [group for group in defaults_of(command) if group is not None]
     return {one.name: vars(owner)[one.name] for group in groups for owner, one in flat(group)}
 
 
@@ -146,7 +147,7 @@ def test_flags_that_are_called_defaults_are_the_defaults() -> None:
     found = FLAG.findall(PAGE)
     assert found
     for command, flag, value in found:
-        if command in DEFAULTS:
+        if command in commands():
             default = defaults(command)[flag.replace("-", "_")]
             assert spelt(default, {}) == spelt(type(default)(value), {}), (command, flag)
 

@@ -21,7 +21,7 @@ from groundling.commands.sweep.plan import columns
 from groundling.commands.sweep.steps import steps_of
 from groundling.core.find import instances
 from groundling.settings.fields import changed, configured
-from groundling.studies.papers.published import PUBLISHED
+from groundling.stats.published import published as reported
 from groundling.tasks import Task
 
 FILE = """
@@ -927,7 +927,7 @@ def test_xdberts_scores_are_the_published_ones() -> None:
     }
     seen = 0
     for variant in read_sweep(SWEEPS / "xdbert.toml").variants:
-        published = dict(PUBLISHED.get(called.get(variant.name, variant.name), {}))
+        published = dict(reported().get(called.get(variant.name, variant.name), {}))
         assert bool(published) == ("released" not in variant.name)
         for task, score in published.items():
             name = names.get(task, task.removeprefix("glue/").upper())

@@ -19,8 +19,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.studies.worlds import probe as module
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.probe import probe
-from groundling.studies.worlds.tasks.attribute import (
+from groundling.studies.worlds.linear_probes import (
     STRENGTHS,
     LinearProbe,
     attributes_of,
@@ -28,6 +27,7 @@ from groundling.studies.worlds.tasks.attribute import (
     read_nouns,
     readout,
 )
+from groundling.studies.worlds.probe import probe
 from groundling.vision_language.loading import load_student
 
 NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")
@@ -228,7 +228,7 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     put_questions(world, "odd")
     assert "--questions truth: no truth_train.tsv" in refused(questions=("truth",))
     assert "--columns: " in refused(columns=("colour",))
-    assert "--seeds 0: expected 1 or more" in refused(seeds=0)
+    assert "--seeds = 0, expected at least 1" in refused(seeds=0)
     put(world, "odd_dev.tsv", questions().replace("\t1\n", "\tyes\n"))
     assert "odd_dev.tsv, line 2" in refused()
     (world / "probes" / "odd_dev.tsv").unlink()

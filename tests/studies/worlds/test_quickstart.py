@@ -18,7 +18,7 @@ from groundling.runs.charts import Panel, panels
 from groundling.runs.jobs import Job
 from groundling.runs.report import Picture, Section, in_two_widths, svg_of, table, write_report
 from groundling.studies.worlds import quickstart as module
-from groundling.studies.worlds.commands import QuickstartConfig
+from groundling.studies.worlds.commands import QuickstartConfig, WorldConfig
 from groundling.studies.worlds.quickstart import ARMS, SHORT_ARMS, quickstart
 from groundling.studies.worlds.quickstart_page import (
     LINEAR,
@@ -29,7 +29,7 @@ from groundling.studies.worlds.quickstart_page import (
     table_rows,
     verdict,
 )
-from groundling.studies.worlds.rendered import World, WorldConfig
+from groundling.studies.worlds.world import World
 
 CONFIG = QuickstartConfig(scale=0.003, processes=1)
 
@@ -54,7 +54,7 @@ import groundling
 from groundling.studies.worlds.commands import QuickstartConfig
 from groundling.runs.jobs import Job
 from groundling.studies.worlds import quickstart as module
-from groundling.studies.worlds.rendered import WorldConfig
+from groundling.studies.worlds.commands import WorldConfig
 
 assert Path(groundling.__file__).is_relative_to({site!r}), groundling.__file__
 module.WorldConfig = partial(WorldConfig, **{sizes!r})

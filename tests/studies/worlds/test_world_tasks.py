@@ -20,12 +20,13 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import read_captions
-from groundling.studies.worlds.commands import TasksConfig
+from groundling.settings.fields import configured
+from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
-from groundling.studies.worlds.drawing import stamp
 from groundling.studies.worlds.language import ATTRIBUTES
 from groundling.studies.worlds.render import render_tasks, render_world
-from groundling.studies.worlds.rendered import DEV_IMAGES, Scene, Thing, World, WorldConfig
+from groundling.studies.worlds.scenes import Scene, Thing, stamp
+from groundling.studies.worlds.world import World
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE
@@ -68,10 +69,12 @@ def shown(folder: Path) -> dict[str, Scene]:
     scenes = {
         WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation
     }
-    config = RegionsConfig(images=str(folder / "images"), boxes=str(folder / "instances.json"))
+    config = configured(
+        RegionsConfig, images=str(folder / "images"), boxes=str(folder / "instances.json")
+    )
     return {
         name: scenes[np.asarray(Image.open(path)).tobytes()]
-        for name, path in listing(config, annotated(*config.boxes)[0])[0]
+        for name, path in listing(config.extraction, annotated(*config.extraction.boxes)[0])[0]
     }
 
 
@@ -190,7 +193,7 @@ def test_one_region_store_and_one_vocabulary_serve_all(
     told = [
         c
         for split in ("train", "val")
-        for c in read_captions(folder / f"captions_{split}2014.json")
+        for c in read_captions(folder / f"captions_{split}2014.json").images
     ]
     assert {word for c in told for text in c.captions for word in text.split()} <= known
     assert all(len(c.captions) == 5 for c in told) and len(told) == TRAIN + HELD
@@ -438,7 +441,7 @@ def test_a_worlds_settings_import_nothing_heavy() -> None:
     )
     for module, heavy in (
         ("settings.fields", ""),
-        ("studies.worlds.rendered", "PIL"),
+        ("studies.worlds.world", "PIL"),
         ("studies.worlds.render", "PIL"),
     ):
         done = subprocess.run(

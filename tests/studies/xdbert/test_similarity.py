@@ -15,11 +15,11 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 
 from groundling.core.errors import InputError
-from groundling.studies.xdbert import word_similarity as module
-from groundling.studies.xdbert.word_similarity import (
+from groundling.studies.xdbert import similarity as module
+from groundling.studies.xdbert.similarity import (
     canonical,
+    compare_models,
     compare_tables,
-    similarity,
     svcca,
     word_table,
 )
@@ -254,7 +254,7 @@ def test_marks_of_words(monkeypatch):
 
 @pytest.mark.parametrize("partner", ["clip", "roberta", "siglip"])
 def test_models_meet_on_their_shared_words(folders, partner):
-    found = similarity(folders["bert"], folders[partner], draws=2)
+    found = compare_models(folders["bert"], folders[partner], draws=2)
     (words, table), (others, other) = word_table(folders["bert"]), word_table(folders[partner])
     shared = [w for w in words if w in others]
     pairs = table[[words.index(w) for w in shared]], other[[others.index(w) for w in shared]]
@@ -264,18 +264,18 @@ def test_models_meet_on_their_shared_words(folders, partner):
     ]
     assert found["scores"] == compare_tables(*pairs, draws=2)["scores"]
     assert json.loads(json.dumps(found, allow_nan=False)) == found
-    few = similarity(folders["bert"], folders[partner], top=5, draws=2)
+    few = compare_models(folders["bert"], folders[partner], top=5, draws=2)
     assert (few["n"], few["shared"]) == (5, len(shared))
     assert few["scores"] == compare_tables(pairs[0][:5], pairs[1][:5], draws=2)["scores"]
 
 
 def test_a_model_equals_itself_and_not_a_random_table(folders):
     bert = folders["bert"]
-    own = similarity(bert, bert, draws=2)
+    own = compare_models(bert, bert, draws=2)
     assert [row["value"] for row in own["scores"].values()] == pytest.approx([1] * 5)
     found, turned = (
-        similarity(bert, "random", width=4, draws=3),
-        similarity("random", bert, width=4, draws=3),
+        compare_models(bert, "random", width=4, draws=3),
+        compare_models("random", bert, width=4, draws=3),
     )
     assert (found["dims"], turned["dims"], found["side"], turned["side"]) == (
         [32, 4],
@@ -285,7 +285,7 @@ def test_a_model_equals_itself_and_not_a_random_table(folders):
     )
     assert found["n"] == len(word_table(bert)[0]) and found["scores"]["pwcca"]["corrected"] < 0.5
     assert found["scores"]["pwcca"]["value"] == pytest.approx(turned["scores"]["pwcca"]["value"])
-    assert similarity(bert, "random", width=4, draws=3, seed=1)["scores"] != found["scores"]
+    assert compare_models(bert, "random", width=4, draws=3, seed=1)["scores"] != found["scores"]
     words, table = word_table("random", ["a", "b"], width=900)
     assert (
         words == ["a", "b"]
@@ -304,6 +304,6 @@ def test_bad_requests(folders):
         (bert, "nowhere", 0, "nowhere: no model found"),
     ]:
         with pytest.raises(InputError, match=expected):
-            similarity(a, b, top=top)
+            compare_models(a, b, top=top)
     with pytest.raises(InputError, match="partner's words"):
         word_table("random")

@@ -24,7 +24,7 @@ from groundling.models.attention import (
 )
 from groundling.models.kinds import Viewed
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
-from groundling.studies.attention.patches import PatchReader, in_patches, processed
+from groundling.studies.attention.models.patches import PatchReader, in_patches, processed
 
 IMAGE, TEXT = "image over image", "text over text"
 """What the maps of the two towers are called."""

@@ -27,7 +27,7 @@ from groundling.models.attention import (
 from groundling.models.kinds import Kind
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.models.text import embedded_words
-from groundling.studies.attention.patches import PatchReader, in_patches, processed
+from groundling.studies.attention.models.patches import PatchReader, in_patches, processed
 
 
 class Vilt(PatchReader):

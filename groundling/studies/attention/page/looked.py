@@ -1,4 +1,7 @@
-"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo."""
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo.
+
+And what it says to a text and an image: its answer, or how well the two belong together.
+"""
 
 from __future__ import annotations
 
@@ -9,29 +12,33 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
-from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Example, RegionRow, Sample
+from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Choose
-from groundling.data.regions.paired import RegionSamples, Seeing, Store
-from groundling.data.regions.pictures import Pictured, other_shape
-from groundling.data.regions.store import RegionsInMemory, RegionStore, whole_store
-from groundling.data.samples import Samples, TextSamples, untagged
+from groundling.core.forms import Choose, Pick, Regress
+from groundling.data.regions.inputs import RegionInputs, Seen
+from groundling.data.regions.paired import Store
+from groundling.data.regions.store import RegionsInMemory
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import ClipAdapter
 from groundling.models.clip import ClipEncoder
 from groundling.models.crossmodal import CrossModal
 from groundling.models.kinds import RegionReader, Student
-from groundling.prediction import Fitted, load
-from groundling.prediction.description import FILE, settings_of, unlike
-from groundling.prediction.seeds import Chosen, chosen, is_run
-from groundling.prediction.sight import Seen
+from groundling.prediction import Candidate, Fitted, load
+from groundling.prediction.answers import Wording
+from groundling.prediction.description import settings_of
+from groundling.prediction.seeds import model_folder
+from groundling.settings.inputs import RegionInput
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.page.answers import answer_of, match_of
+from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
-from groundling.studies.attention.patches import PatchReader, PatchStore
+from groundling.studies.attention.subjects import is_fine_tuned, match_head
+from groundling.training.evaluation import evaluate
 from groundling.vision.photos import Finder
+from groundling.vision.settings import Finding
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
 from groundling.vision_language.single_stream import SingleStream
@@ -48,18 +55,15 @@ class Looked:
         self.name = source
         self.config = config
         self.device = device
-        self.notes: list[str] = []
         self.fitted: Fitted | None = None
-        found = _chosen(source)
-        self.folder = folder = str(found.folder)
+        self.folder = str(model_folder(Path(source)))
         """Where its weights are, or a hub id."""
-        if (Path(folder) / FILE).is_file():
-            self.fitted = load(folder, device=device)
-            self.notes = self.fitted.notes
-            self.notes[:0] = [found.note] if found.note else []
+        if is_fine_tuned(source):
+            self.fitted = load(source, device=device)
             self.student: Student = self.fitted.student
         else:
-            self.student = load_viewed(folder).to(device).eval()
+            self.student = load_viewed(self.folder).to(device).eval()
+        self.notes = [] if self.fitted is None else self.fitted.notes
         if isinstance(self.student, ClipAdapter | ClipEncoder | CrossModal):
             raise InputError(
                 f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
@@ -78,14 +82,15 @@ class Looked:
         self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions
-        self.stores = [whole_store(folder, self._features) for folder in config.regions]
-        for store in self.stores if self.sees and not self._cuts else ():
-            self._check(store)
-
-    @property
-    def _features(self) -> bool:
+        self._features = not isinstance(self.student, EndToEnd)
         """Whether regions come with features; a model that reads pixels makes its own."""
-        return not isinstance(self.student, EndToEnd)
+        # What a word names is no region's name before a head that learned so.
+        settings = RegionInput(config.regions, other_regions=config.other_regions, tags=False)
+        self.inputs = RegionInputs(settings, features=self._features)
+        self.inputs.find = lambda photos: self.finder(photos)
+        self.stores = self.inputs.stores().stores if config.regions else ()
+        if self.stores and self.sees and isinstance(self.student, RegionReader):
+            self.inputs.check(self.student, learned=self._facts)
 
     @property
     def _cuts(self) -> bool:
@@ -98,17 +103,6 @@ class Looked:
         if self.fitted is not None and self.fitted.about.regions:
             return self.fitted.about.regions
         return self.student.regions_from if isinstance(self.student, RegionReader) else {}
-
-    def _check(self, store: RegionStore) -> None:
-        """Raises InputError for regions of another width, or made otherwise than those that it learned from."""
-        if not self._features or not isinstance(self.student, RegionReader):
-            return
-        store.require(self.student.sizes.regions)
-        difference = unlike(self._facts, store.manifest)
-        if difference and not self.config.other_regions:
-            raise InputError(
-                f"{store.folder}: {difference}; make the store alike, or pass --other-regions"
-            )
 
     # -- regions -------------------------------------------------------------------------------------------------------
 
@@ -134,11 +128,11 @@ class Looked:
         manifests = [self._facts, *(store.manifest for store in self.stores)]
         return next((one for one in manifests if one.get("made_with")), None)
 
-    def _with_boxes(self) -> RegionsConfig:
+    def _with_boxes(self) -> Finding:
         """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
         config = self.config
         facts = self._made_with
-        start = RegionsConfig() if facts is None else settings_of(facts)
+        start = Finding() if facts is None else settings_of(facts)
         known = start.backbone if facts else self._backbone_of_files()
         if not config.backbone and not known and self._features:
             raise InputError(
@@ -156,7 +150,7 @@ class Looked:
                 return str(models["backbone"])
         return ""
 
-    def _as_learned(self) -> RegionsConfig:
+    def _as_learned(self) -> Finding:
         """The settings with which the regions were found that it learned from, or those of the first store."""
         facts = self._made_with
         if facts is None:
@@ -167,25 +161,14 @@ class Looked:
         start = settings_of(facts)
         return replace(start, backbone=self.config.backbone or start.backbone)
 
-    def _seen(self, image: str, photo: Path) -> tuple[Seen, Store]:
+    def _seen(self, image: str, photo: Path) -> Seen:
         """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
         if isinstance(self.student, PatchReader):
-            patches = PatchStore(self.student, {image: photo})
-            return Seen(patches), patches
-        photos = {image: photo} if isinstance(self.student, EndToEnd) else {}
-        for store in self.stores:
-            if image not in store:
-                continue
-            fault = other_shape(store.size(image), photo)
-            if fault:
-                raise InputError(
-                    f"{photo}: {fault} in {store.folder}; make the store anew, or leave --regions out"
-                )
-            return Seen(store, photos), store
-        found, faults = self.finder({image: photo})
-        if faults:
-            raise InputError(f"{photo}: {faults[image]}")
-        return Seen(found, photos), found
+            return Seen(PatchStore(self.student, {image: photo}))
+        seen = self.inputs.look([image], {image: photo})
+        for fault in seen.faults.values():
+            raise InputError(f"{photo}: {fault}")
+        return seen
 
     def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
         return Boxes(row.boxes, row.whole, self._names(image, store, row), self._cuts)
@@ -198,8 +181,8 @@ class Looked:
             found = store.found[image]
             names = self.finder.extractor.facts["class_names"]
             classes = None if found.classes is None else found.classes[int(found.whole) :]
-        elif isinstance(store, RegionStore):
-            names = store.manifest.get("class_names", ())
+        elif isinstance(store, SeveralStores):
+            names = store.holder(image).manifest.get("class_names", ())
             classes = None if row.classes is None else row.classes[~row.whole]
         if classes is None or not names:
             return []
@@ -225,10 +208,9 @@ class Looked:
         """
         notes = []
         seen = Seen()
-        store: Store | None = None
         if self.sees and photo is not None:
             (image,) = example.images
-            seen, store = self._seen(image, photo)
+            seen = self._seen(image, photo)
         elif photo is not None:
             notes.append("This model reads the text alone.")
         elif isinstance(self.student, PatchReader) and self.student.needs_photo:
@@ -241,8 +223,8 @@ class Looked:
         if sample.dropped:
             notes.append(f"{sample.dropped} pieces of the text did not fit and were cut off.")
         boxes = Boxes.none()
-        if store is not None and sample.regions is not None:
-            boxes = self._boxes(example.images[0], store, sample.regions)
+        if seen.store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], seen.store, sample.regions)
         view = view_of(self.student, sample, boxes, layers, self.device)
         for layer in view.layers:
             if not all(np.isfinite(block).all() for block in layer.blocks.values()):
@@ -267,23 +249,59 @@ class Looked:
     def _samples(self, example: Example, seen: Seen) -> Samples:
         """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
         if self.fitted is not None:
-            told = example if self.fitted.about.reads.tags else untagged(example)
+            (told,) = self.fitted.inputs.told([example])
             if not isinstance(self.fitted.form, Choose):
                 told = self.fitted.objective.head.ask(told)
             return self.fitted.put([told], seen)
         text, clip = self.student.inputs(MAX_LENGTH)
-        samples: Samples = TextSamples([untagged(example)], text, clip)
-        student = self.student
-        if seen.store is None or not isinstance(student, RegionReader):
-            return samples
-        seeing = Seeing(student.whole, student.last_pixel, width=student.sizes.regions)
-        samples = RegionSamples(samples, seen.store, seeing)
-        if isinstance(student, EndToEnd):
-            return Pictured(samples, seen.photos, student.side, student.long_side)
-        return samples
+        texts = TextSamples(self.inputs.told([example]), text, clip)
+        if not isinstance(self.student, RegionReader):
+            return texts
+        return self.inputs.samples(texts, self.student, seen)
 
 
-def _chosen(source: str) -> Chosen:
-    """The model's own folder in what `source` names: a run's, of several seeds the best; a hub id as it is."""
-    path = Path(source)
-    return chosen(path) if is_run(path) else Chosen(path)
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 3
+"""Of the most likely answers."""
+MATCH = "Image and text belong together"
+
+
+def answer_of(fitted: Fitted, example: Example, seen: Seen, boxes: Boxes) -> Answer:
+    """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
+
+    `boxes` are those that the page shows, by which it calls a region that is picked.
+    """
+    form = fitted.form
+    if isinstance(form, Choose) and not example.choices:
+        return Answer("No answer: this model chooses among texts, and none are given")
+    if form.reads == "phrase" and not example.tags:
+        return Answer("No answer: this model looks for a phrase of the text, and none is named")
+    samples = fitted.samples([example], seen)
+    scores = evaluate(fitted.student, fitted.objective, fitted.form_alone, samples)
+    (prediction,) = Wording(form, SHOWN).predictions(scores, [example])
+
+    def told(one: Candidate) -> str:
+        if isinstance(form, Pick):
+            return f"box {boxes.title(int(one.answer))}"
+        if isinstance(form, Regress):
+            return f"{one.answer:.4g}"
+        return str(one.answer) if one.choice is None else one.choice
+
+    return Answer("Answer", [(told(one), one.probability) for one in prediction.best])
+
+
+def match_of(student: SingleStream, folder: str, sample: Sample, device: str) -> Answer:
+    """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
+    if sample.regions is None:
+        return Answer("No answer: this model was trained on no task, and sees no image here")
+    match = match_head(student, folder, device)
+    if match is None:
+        return Answer(
+            "No answer: this model was trained on no task, and has no head that tells whether image and text match"
+        )
+    batch = collate([sample]).to(device)
+    with torch.no_grad():
+        log_odds = match.explained(student(batch), batch)
+    return Answer(MATCH, [("yes", float(log_odds.sigmoid()))])

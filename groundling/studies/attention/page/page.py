@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import base64
-import hashlib
 import html
 import io
-import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +14,11 @@ import numpy as np
 from PIL import Image
 
 from groundling.core.batch import needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, reading
 from groundling.data.regions.pictures import read_picture
 from groundling.runs.folder import disk_errors, write_whole
-from groundling.studies.attention.figure_files import heat_maps
+from groundling.runs.report import page_of
+from groundling.studies.attention.figures import heat_maps
 from groundling.studies.attention.page.groups import groups_of, summed
 from groundling.studies.attention.page.pairs import Entity, Pair
 from groundling.studies.attention.page.ranked import Ranked
@@ -138,7 +136,7 @@ class Look:
             "counts": dict(self.counts),
             "page": {"number": page, "before": first, "links": list(links)},
         }
-        text = _filled(self.title, content)
+        text = page_of(__package__, "look", self.title, {}, content)
         if len(text) > HEAVY:
             raise InputError(
                 f"a page of {len(shown)} pairs and {len(self.models)} models would have {len(text) / 2**20:.0f} MB; "
@@ -180,7 +178,7 @@ def check_place(path: Path) -> None:
     if not path.exists():
         return
     if path.is_file():
-        with path.open(encoding="utf-8", errors="replace") as file:
+        with reading(path), path.open(encoding="utf-8", errors="replace") as file:
             if MARK in file.read(2000):
                 return
     raise InputError(
@@ -204,30 +202,3 @@ def _embedded(photo: Path) -> dict[str, Any]:
         "width": image.width,
         "height": image.height,
     }
-
-
-def _filled(title: str, content: Mapping[str, Any]) -> str:
-    """The page's template with its parts; its policy lets run its own script alone, and forbids every connection."""
-    # Imported late, as in report.py: the command line loads this module's neighbours.
-    from jinja2 import Environment
-
-    style, script = (_part(f"page.{ending}") for ending in ("css", "js"))
-    policy = (
-        f"default-src 'none'; img-src data:; style-src '{_hash(style)}'; script-src '{_hash(script)}'; "
-        "base-uri 'none'; form-action 'none'"
-    )
-    # Inside a script element `<` could end it, whatever a caption says; the others are for stray parsers.
-    data = json.dumps(content, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    for mark in "<>&\u2028\u2029":
-        data = data.replace(mark, f"\\u{ord(mark):04x}")
-    template = Environment(autoescape=True).from_string(_part("page.html"))
-    return template.render(title=title, policy=policy, style=style, script=script, data=data)
-
-
-def _part(name: str) -> str:
-    return (files("groundling.studies.attention.page") / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    """By which a policy knows an element's text."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()

@@ -14,8 +14,7 @@ from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.data.regions.pictures import files_below, only
 from groundling.data.tables.image_files import stem
-from groundling.data.tables.own_rows import texts_in, whole_rows
-from groundling.data.tables.tables import refuse_halves
+from groundling.data.tables.tables import refuse_halves, texts_in, whole_rows
 from groundling.prediction.examples import split
 from groundling.studies.attention.commands import LookConfig, check_look
 from groundling.tasks import Task

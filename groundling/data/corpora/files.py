@@ -1,0 +1,435 @@
+"""Text to adapt on: sentences one a line, captions of a caption file, or documents cut into blocks.
+
+Plain text is read as it is asked for: files of any size, packed by gzip or Zstandard, and parquet.
+"""
+
+from __future__ import annotations
+
+import gzip
+import importlib
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby, islice
+from operator import itemgetter
+from pathlib import Path
+from types import ModuleType
+from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
+
+from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerBase
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError, first_line, reading
+from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
+from groundling.data.samples import backend, thinned
+from groundling.data.tables.tables import OWN
+from groundling.data.text.lexicon import Lexicon
+
+Item = TypeVar("Item")
+
+CHUNK = 2000
+"""Texts tokenised at a time."""
+LONG = 1 << 13
+"""Characters of a word, as of a text without spaces, from which on its beginning alone is read to cut it."""
+EVERYTHING = Wanted()
+"""All captions of files without splits, in columns that nobody has named."""
+
+
+class Line(NamedTuple):
+    """A line of plain text, or a caption."""
+
+    text: str
+    image: str = ""
+    """The caption's image, by its path without the ending; empty for plain text, and where there is none."""
+
+
+def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
+    """Non-empty lines of a text file, or the captions of a file or folder of captions that are `wanted`.
+
+    Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8, or no caption file in spite of its name.
+    """
+    return [line.text for line in texts_in(path, wanted)]
+
+
+def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[Line]:
+    """The same with captions' images, one after the other; of plain text no more than a part is held in memory."""
+    path = Path(path)
+    if is_captions(path):
+        yield from (Line(*each) for each in captions_of_images(path, wanted.splits, wanted.columns))
+        return
+    if wanted != EVERYTHING:
+        raise InputError(
+            f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
+            "--image-column out"
+        )
+    yield from map(Line, plain_lines(path))
+
+
+def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
+    """Texts joined in order and cut between words into strings of at most `pieces` pieces each; only space is lost.
+
+    Args:
+        texts: lines of the documents, in order.
+        lexicon: of the tokenizer.
+        pieces: most pieces of a block, special tokens not counted. The last block is the shorter rest.
+    """
+    block: list[str] = []
+    room = pieces
+    for word, later in _counted_words(texts, lexicon):
+        if block and later <= room:
+            room -= later
+            block.append(word)
+            continue
+        if block:
+            yield " ".join(block)
+        *whole_blocks, rest = _halves(word, lexicon, pieces)
+        yield from whole_blocks
+        room = pieces - lexicon.count(rest)
+        block = [rest]
+    if block:
+        yield " ".join(block)
+
+
+def full_blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:
+    """Texts joined in order and cut into strings of exactly `pieces` pieces, if need be inside a word.
+
+    So no two blocks can be told apart by their lengths. Arguments are those of `blocks`, and so is the last block. A
+    tokenizer that does not split at spaces may leave a block a piece short.
+
+    Source: XDBERT, Appendix B: "a fixed sequence length of 512"; release (Splend1d/XDBERT): 510 and two special ones.
+    """
+    block: list[str] = []
+    room = pieces
+    for word, count in _counted_words(texts, lexicon):
+        if not block:
+            count = lexicon.count(word)
+        while word and count > room:
+            head, word = _cut(word, lexicon, room, lexicon.blank if block else "")
+            if not (head or block):  # a letter of more pieces than a block has
+                head, word = word[:1], word[1:]
+            yield " ".join([*block, head] if head else block)
+            block = []
+            room = pieces
+            count = _count(word, lexicon, room)
+        if word:
+            room -= count
+            block.append(word)
+    if block:
+        yield " ".join(block)
+
+
+def _counted_words(texts: Iterable[str], lexicon: Lexicon) -> Iterator[tuple[str, int]]:
+    """Every word of some texts and how many pieces it has behind another one."""
+    for some in batched(texts, CHUNK):
+        words = [word for text in some for word in text.split()]
+        counts = lexicon.counts(
+            [lexicon.blank + word for word in words] if lexicon.blank else words
+        )
+        yield from zip(words, counts.tolist(), strict=True)
+
+
+def _cut(word: str, lexicon: Lexicon, room: int, before: str) -> tuple[str, str]:
+    """A word's longest beginning of at most `room` pieces behind the text `before`, which may be empty; its rest."""
+    if not room:
+        return "", word
+    engine = lexicon.engines[0]
+    offsets = engine.encode(before + word[:LONG], add_special_tokens=False).offsets
+    if len(word) > LONG and len(offsets) <= 2 * room:
+        offsets = engine.encode(before + word, add_special_tokens=False).offsets
+    end = min(offsets[room - 1][1] - len(before), len(word) - 1)
+    while end > 0 and lexicon.count(before + word[:end]) > room:
+        end -= 1
+    return word[: max(0, end)], word[max(0, end) :]
+
+
+def _count(word: str, lexicon: Lexicon, most: int) -> int:
+    """How many pieces a word has; of a long one that has more than `most`, some number above that."""
+    if len(word) > LONG:
+        count = lexicon.count(word[:LONG])
+        # Where it is cut, there may be some pieces that the word does not have.
+        if count > 2 * most:
+            return count
+    return lexicon.count(word)
+
+
+def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
+    """A word longer than a block, halved until every part fits (a single letter is a part in any case)."""
+    if len(word) < 2 or lexicon.count(word) <= pieces:
+        return [word]
+    middle = len(word) // 2
+    return _halves(word[:middle], lexicon, pieces) + _halves(word[middle:], lexicon, pieces)
+
+
+def fitting(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[tuple[int, str]]:
+    """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost.
+
+    With each comes the number of the text that it is, or is a part of. Arguments are those of `blocks`.
+    """
+    number = 0
+    for some in batched(texts, CHUNK):
+        for text, count in zip(some, lexicon.counts_in(some).tolist(), strict=True):
+            for part in [text] if count <= pieces else blocks([text], lexicon, pieces):
+                yield number, part
+            number += 1
+
+
+def line_id(name: str, number: int, part: int | None = None) -> str:
+    """The id of a file's line or caption, which are counted from 0, or of one of the parts into which it is cut."""
+    return f"{name}:{number}" if part is None else f"{name}:{number}.{part}"
+
+
+def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
+    """Lists of `count` items each, the last of fewer."""
+    every = iter(items)
+    while some := list(islice(every, count)):
+        yield some
+
+
+def corpus(
+    paths: Sequence[str | Path],
+    form: Literal["lines", "blocks"],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    limit: int = 0,
+    wanted: Wanted = EVERYTHING,
+) -> list[Example]:
+    """Examples of one or more text files, captions with their images.
+
+    The ids are `file:number` of a line, a caption or a block, counted from 0, and `file:number.part` where a line or a
+    caption is cut: however others are cut, a line keeps its number. A block is of several captions, and has no image.
+
+    Args:
+        paths: text files or caption files, see `lines`.
+        form: every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`).
+        tokenizer: the text encoder's, a fast one.
+        max_length: most pieces of an example, special tokens counted.
+        limit: keep at most so many examples, evenly spaced; 0: all.
+        wanted: which captions of caption files.
+
+    Raises:
+        InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
+    """
+    each = wanted_of(paths, wanted)
+    engine = backend(tokenizer)
+    pieces = room_of(engine, max_length)
+    lexicon = Lexicon(engine)
+    examples: list[Example] = []
+    for name, path, own in zip(names_of(paths), paths, each, strict=True):
+        read = list(texts_in(path, own))
+        texts = [line.text for line in read]
+        if form == "blocks":
+            blocks_of_it = enumerate(full_blocks(texts, lexicon, pieces))
+            examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
+            continue
+        for number, parts in groupby(fitting(texts, lexicon, pieces), key=itemgetter(0)):
+            image = read[number].image
+            own_parts = [text for _, text in parts]
+            for part, text in enumerate(own_parts):
+                name_of_it = line_id(name, number, part if len(own_parts) > 1 else None)
+                examples.append(Example(name_of_it, text, images=(image,) if image else ()))
+    return thinned(examples, limit)
+
+
+def room_of(engine: Tokenizer, max_length: int) -> int:
+    """Pieces of a text beside special ones; raises InputError if there is no room for any."""
+    pieces = max_length - len(engine.encode("").ids)
+    if pieces < 1:
+        raise InputError(f"--max-length {max_length} leaves no room for text")
+    return pieces
+
+
+def wanted_of(paths: Sequence[str | Path], wanted: Wanted) -> list[Wanted]:
+    """What is wanted of each file; raises InputError if there is none."""
+    if not paths:
+        raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
+    return [wanted] if len(paths) == 1 else wanted.of(paths)
+
+
+def names_of(paths: Sequence[str | Path]) -> list[str]:
+    """The files' names; one that occurred before gets its place behind it, since ids key every random choice."""
+    names: list[str] = []
+    for place, path in enumerate(paths):
+        name = Path(path).name
+        names.append(f"{name}#{place}" if name in names else name)
+    return names
+
+
+# -- plain text of any size, packed or in parquet ----------------------------------------------------------------------
+
+
+READ = 1 << 23
+"""Bytes read at a time."""
+LONGEST = 1 << 26
+"""Bytes of a line from which on it is read as several, cut at blanks."""
+ROWS = 4096
+"""Rows of a parquet file read at a time."""
+COLUMN = "text"
+"""The column of a parquet file that is read; of a file with one column, that one."""
+PACKED = (".gz", ".zst")
+"""Endings of packed text."""
+STRUCTURED = (*OWN, ".xml", ".tar", ".parquet")
+"""Endings of files whose lines are no texts, before that of the packing."""
+PARQUET = ".parquet"
+
+
+def plain_lines(path: str | Path) -> Iterator[str]:
+    """Non-empty lines of a text file, without the space around them; of a parquet file those of its texts.
+
+    Lines end at newlines only (other separators occur inside real sentences). A byte-order mark is dropped.
+
+    Raises:
+        InputError: the file is missing, empty, damaged or not UTF-8; its lines end in carriage returns alone, which
+            would make it one line; what it is packed with cannot be read here; or a parquet file has no texts.
+    """
+    path = Path(path)
+    if path.suffix == PARQUET:
+        texts = _texts_of(path)
+        yield from (line.strip() for text in texts for line in text.split("\n") if line.strip())
+        return
+    if path.suffix in PACKED and Path(path.stem).suffix in STRUCTURED:
+        raise InputError(f"{path}: of packed files those of plain text are read; unpack this one")
+    empty = True
+    for text in _decoded(path):
+        for line in text.split("\n"):
+            stripped = line.strip()
+            if stripped:
+                empty = False
+                yield stripped
+    if empty:
+        raise InputError(f"{path}: the file is empty")
+
+
+def _decoded(path: Path) -> Iterator[str]:
+    """A file's text in parts, each of whole lines."""
+    rest = b""
+    before = 0
+    first = True
+    with _opened(path) as stream:
+        while True:
+            with _unpacking(path):
+                read = stream.read(READ)
+            end = read.rfind(b"\n") + 1
+            if read and not end:
+                rest += read
+                if len(rest) < LONGEST:
+                    continue
+                # A file that is one line must not fill the memory; what is not cut at a blank goes on growing.
+                read = rest
+                rest = b""
+                end = read.rfind(b" ") + 1
+            raw, rest = rest + read[:end], read[end:]
+            text = _utf8(raw.removeprefix(b"\xef\xbb\xbf") if first else raw, path, before)
+            if before == 0 and not read and "\r" in text.rstrip("\r"):
+                raise InputError(
+                    f"{path}: lines end in carriage returns alone (old Mac); convert the file to newlines"
+                )
+            yield text
+            if not read:
+                return
+            before += raw.count(b"\n")
+            first = first and not raw
+
+
+def _utf8(raw: bytes, path: Path, before: int) -> str:
+    """Raises InputError naming the line, `before` of which stand before `raw`."""
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        line = before + raw.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file"
+        ) from None
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[IO[bytes]]:
+    with reading(path):
+        stream = path.open("rb")
+    with stream:
+        if path.suffix == ".gz":
+            yield cast(IO[bytes], gzip.GzipFile(fileobj=stream))
+        elif path.suffix == ".zst":
+            yield cast(IO[bytes], _Zstandard(stream, _optional("zstandard", path)))
+        else:
+            yield stream
+
+
+@contextmanager
+def _unpacking(path: Path) -> Iterator[None]:
+    """Raises InputError for a file that is damaged, or not packed as its name says."""
+    try:
+        yield
+    except Exception as error:  # gzip, zlib and zstandard each have their own
+        advice = "copy it again, or give it the ending of what it is"
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); {advice}") from None
+
+
+class _Zstandard:
+    """What a file of Zstandard frames holds; the library's own reader takes a frame that is cut off for its end."""
+
+    def __init__(self, stream: IO[bytes], library: ModuleType) -> None:
+        self.stream = stream
+        self.library = library
+        self.frame: Any = None
+
+    def read(self, size: int) -> bytes:
+        """About as much as `size` packed bytes hold, nothing at the end; raises EOFError if it comes too early."""
+        while packed := self.stream.read(size):
+            if read := self._unpacked(packed):
+                return read
+        if self.frame is not None:
+            raise EOFError("the file is cut off")
+        return b""
+
+    def _unpacked(self, packed: bytes) -> bytes:
+        read = []
+        while packed:
+            if self.frame is None:
+                self.frame = self.library.ZstdDecompressor().decompressobj()
+            read.append(self.frame.decompress(packed))
+            packed = b""
+            if self.frame.eof:
+                packed = self.frame.unused_data
+                self.frame = None
+        return b"".join(read)
+
+
+def _optional(name: str, path: Path) -> ModuleType:
+    """A library that only some files need; raises InputError if it is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ImportError:
+        raise InputError(
+            f"{path}: reading {path.suffix} needs {name.partition('.')[0]}; pip install 'groundling[corpora]'"
+        ) from None
+
+
+def _texts_of(path: Path) -> Iterator[str]:
+    """The texts of a parquet file's column, row group by row group; nulls are passed over."""
+    if not path.is_file():
+        raise InputError(f"{path}: no such file")
+    parquet: Any = _optional("pyarrow.parquet", path)
+    arrow: Any = _optional("pyarrow", path)
+    empty = True
+    try:
+        file = parquet.ParquetFile(path)
+        names = file.schema_arrow.names
+        column = names[0] if len(names) == 1 else COLUMN
+        if column not in names:
+            raise InputError(f"{path}: no column {COLUMN!r}; it has {', '.join(names)}")
+        if not arrow.types.is_string(file.schema_arrow.field(column).type) and not (
+            arrow.types.is_large_string(file.schema_arrow.field(column).type)
+        ):
+            raise InputError(f"{path}: column {column!r} holds no texts")
+        for batch in file.iter_batches(ROWS, columns=[column]):
+            for text in batch.column(0).to_pylist():
+                empty = empty and not (text and text.strip())
+                if text:
+                    yield text
+    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
+        raise InputError(f"{path}: cannot be read ({first_line(error)}); copy it again") from None
+    if empty:
+        raise InputError(f"{path}: the file is empty")

@@ -1,0 +1,348 @@
+"""How much of a model's attention goes to the text and how much to the image (Cao et al. 2020; CLIP-TD, 5.1 and 8.5).
+
+The importance of a modality in a head is the attention that a position sends to all places of that modality, summed.
+What goes to special pieces, and to what a join adds, is neither: the three together are 1. A model of two streams has
+none, because its self-attention never meets the other side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from groundling.core.batch import Sample
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.models.attention import AttentionMap, Place, Places
+from groundling.stats.resampling import interval, resampled
+from groundling.studies.attention.passes import BySample, Rows, Seen, Sums
+
+KINDS = ("visual", "textual", "special")
+"""What attention goes to."""
+OF_KIND = (
+    (Place.REGION, Place.WHOLE_IMAGE),
+    (Place.PIECE,),
+    (Place.SPECIAL, Place.ADDED, Place.IMAGE_CLASS),
+)
+"""Which places these are: VL-BERT's whole image is visual, its [END] special, and so is ViLT's class token."""
+EXACT = 1e-5
+"""By how much the sum of a position's attention may differ from 1."""
+
+Query = Literal["cls", "all"]
+"""Whose attention is told: the first special piece's, [CLS]; or the mean of every place that is no padding."""
+
+
+def kinds_of(places: Places) -> Tensor:
+    """Which places are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
+    each = []
+    for kinds in OF_KIND:
+        each.append(torch.isin(places.holds, torch.tensor(kinds, device=places.holds.device)))
+    return torch.stack(each, 1).float()
+
+
+def asking(one: AttentionMap, query: Query) -> Tensor:
+    """Attention (N, heads, columns) of the places that are asked."""
+    holds = one.rows.holds
+    if query == "cls":
+        first = (holds == Place.SPECIAL).int().argmax(1)
+        return one.weights[torch.arange(len(holds), device=holds.device), :, first]
+    real = (holds != Place.PADDING).to(one.weights.dtype)
+    return torch.einsum("nr,nhrc->nhc", real / real.sum(1, keepdim=True), one.weights)
+
+
+def check_single_stream(one: AttentionMap) -> None:
+    """Raises InputError for a map of one side over another."""
+    if one.name != "self":
+        raise InputError(
+            f"the importance of modalities is not defined for a model of two streams (its maps are {one.name!r}): "
+            "self-attention inside one side never meets the other; `groundling heads` tells what cross-attention finds"
+        )
+
+
+def sees_regions(one: AttentionMap) -> bool:
+    """Whether a map's places are text and regions: VisualBERT without early fusion has layers of text alone."""
+    check_single_stream(one)
+    return bool(torch.isin(one.columns.holds, torch.tensor(OF_KIND[0]).to(one.columns.holds)).any())
+
+
+class Layers:
+    """Numbers of the layers that a consumer takes, in the order in which they are told."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+
+    def place(self, layer: int) -> int:
+        """How many were told before this one."""
+        if layer not in self.numbers:
+            self.numbers.append(layer)
+        return self.numbers.index(layer)
+
+    def merge(self, parts: Sequence[list[int]]) -> None:
+        """Those of all processes; one without samples has none."""
+        self.numbers = max(parts, key=len)
+
+
+def masses_of(one: AttentionMap, query: Query) -> Tensor:
+    """Attention (N, heads, 3) of the places that are asked to each of `KINDS`."""
+    return torch.einsum("nhc,nkc->nhk", asking(one, query).float(), kinds_of(one.columns))
+
+
+class Importance:
+    """Modality importance by layer and head; of a multiple choice, the mean over its choices.
+
+    Heads are summed up over all samples. Of a sample only the means over heads are held, 12 bytes a layer, from which
+    intervals are made: memory hardly depends on the samples.
+    """
+
+    def __init__(self, query: Query = "cls") -> None:
+        """`query`: whose attention is told."""
+        self.query = query
+        self.layers = Layers()
+        self.heads: list[Sums] = []
+        """Of each layer, the sums (heads, 3) over samples."""
+        self.rows = Rows()
+        """Means over heads, (3,) float32 of a sample and layer."""
+        self.even = Rows()
+        """What attention spread evenly would give each kind, (3,) of a sample."""
+        self.dropped = 0
+        """Pieces of texts that were cut off."""
+
+    def see(self, seen: Seen, one: AttentionMap) -> None:
+        """Take the masses of a layer; raises InputError if attention does not sum to 1."""
+        if not sees_regions(one):
+            return
+        masses = masses_of(one, self.query)
+        self._check(seen, one.layer, (masses.sum(-1) - 1).abs().amax(1))
+        rows = (len(seen.samples), -1, *masses.shape[1:])
+        by_sample = masses.double().view(rows).mean(1).cpu().numpy()
+        number = self.layers.place(one.layer)
+        if number == len(self.heads):
+            self.heads.append(Sums(*masses.shape[1:]))
+        self.heads[number].add(slice(None), by_sample.sum(0))
+        self.rows.put(seen.places, number, by_sample.mean(1).astype(np.float32))
+        if number == 0:
+            self._count(seen, kinds_of(one.columns))
+
+    def _check(self, seen: Seen, layer: int, off: Tensor) -> None:
+        worst = int(off.nan_to_num(torch.inf).argmax())
+        if not off[worst] <= EXACT:
+            sample = seen.samples[worst // (len(off) // len(seen.samples))]
+            raise InputError(
+                f"{sample.id}: attention of layer {layer} does not sum to 1 (off by {float(off[worst]):.3g}); the "
+                "model's weights may be damaged"
+            )
+
+    def _count(self, seen: Seen, kinds: Tensor) -> None:
+        """What share of its places is of each kind, and how many pieces were lost."""
+        count = kinds.sum(-1)
+        shares = (count / count.sum(-1, keepdim=True)).view(len(seen.samples), -1, 3).mean(1)
+        self.even.put(seen.places, 0, shares.cpu().numpy())
+        self.dropped += sum(sample.dropped for sample in seen.samples)
+
+    def kept(self) -> tuple[Any, ...]:
+        """Sums, means, even shares, lost pieces and layers of this process."""
+        heads = [one.kept() for one in self.heads]
+        return heads, self.rows.kept(), self.even.kept(), self.dropped, self.layers.numbers
+
+    def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
+        """Those of all processes."""
+        heads, rows, even, dropped, layers = zip(*parts, strict=True)
+        told = [sums for sums in heads if sums]
+        self.heads = [_added(sums) for sums in zip(*told, strict=True)]
+        self.rows.merge(rows)
+        self.even.merge(even)
+        self.dropped = sum(dropped)
+        self.layers.merge(layers)
+
+    @property
+    def by_head(self) -> np.ndarray:
+        """Means over samples, (layers, heads, 3)."""
+        return np.stack([one.values() for one in self.heads]) / len(self.uniform)
+
+    @property
+    def uniform(self) -> np.ndarray:
+        """What attention spread evenly would give each kind, (samples, 3)."""
+        return self.even.stacked()[:, 0]
+
+
+def _added(parts: Sequence[np.ndarray]) -> Sums:
+    """The sums of all processes."""
+    sums = Sums(*parts[0].shape)
+    sums.merge(parts)
+    return sums
+
+
+class Looks:
+    """What [CLS] attends to, place by place, mean over heads, of one row of every sample: its pieces, then its regions.
+
+    Of a multiple choice that row is the right choice's, see `right_row`.
+    """
+
+    def __init__(self) -> None:
+        self.layers = Layers()
+        self.by_sample = BySample()
+
+    def see(self, seen: Seen, one: AttentionMap) -> None:
+        """Take a layer's attention of each sample, (T + R,)."""
+        if not sees_regions(one):
+            return
+        attention = asking(one, "cls").float().mean(1).double().cpu().numpy()
+        holds = one.columns.holds.cpu().numpy()
+        kept = ~np.isin(holds, (Place.PADDING, Place.ADDED))
+        choices = len(holds) // len(seen.samples)
+        number = self.layers.place(one.layer)
+        for index, (place, sample) in enumerate(zip(seen.places, seen.samples, strict=True)):
+            row = index * choices + right_row(sample)
+            self.by_sample.put(place, number, attention[row][kept[row]])
+
+    def kept(self) -> tuple[Any, list[int]]:
+        """What this process has taken."""
+        return self.by_sample.kept(), self.layers.numbers
+
+    def merge(self, parts: Sequence[tuple[Any, list[int]]]) -> None:
+        """That of all processes."""
+        rows, layers = zip(*parts, strict=True)
+        self.by_sample.merge(rows)
+        self.layers.merge(layers)
+
+
+def right_row(sample: Sample) -> int:
+    """Number of the row that is looked at: the right choice's, the first where nobody says."""
+    label = sample.labels.get("label")
+    return int(label) if sample.choices and label is not None and label.ndim == 0 else 0
+
+
+# -- means with intervals ----------------------------------------------------------------------------------------------
+
+
+def drawn_means(values: np.ndarray, images: Sequence[str], seed: int) -> np.ndarray:
+    """Means (1 + draws, ...) of values (N, ...): of the data, then of resamples of images with all their examples.
+
+    NaN is no value. The same seed and images draw the same resamples, so that two models' are paired. Raises InputError
+    for fewer than two images.
+    """
+    if len(set(images)) < 2:
+        raise InputError("all examples are of one image; an interval over images needs at least 2")
+    order = {image: number for number, image in enumerate(dict.fromkeys(images))}
+    own = np.array([order[image] for image in images])
+    flat = values.reshape(len(values), -1)
+    known = np.isfinite(flat)
+    sums = np.zeros((len(order), 2 * flat.shape[1]))
+    for column in range(flat.shape[1]):  # one at a time, so that no copy of all values is made
+        inside = known[:, column]
+        sums[:, column] = np.bincount(own[inside], flat[inside, column], len(order))
+        sums[:, flat.shape[1] + column] = np.bincount(own[inside], minlength=len(order))
+    rng = generator(seed, "images", str(len(order)))
+    drawn = np.concatenate([sums.sum(0, keepdims=True), resampled(sums, rng)])
+    total, count = np.split(drawn, 2, axis=1)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        means = total / count
+    return np.asarray(means.reshape(len(drawn), *values.shape[1:]))
+
+
+def told(drawn: np.ndarray) -> dict[str, float | None]:
+    """A number (1 + draws,) with its 95 % interval, as JSON: `mean`, `low`, `high`; None where it is undefined."""
+    ends = drawn[1:][np.isfinite(drawn[1:])]
+    if not np.isfinite(drawn[0]) or not len(ends):
+        return {"mean": None, "low": None, "high": None}
+    low, high = interval(ends)
+    return {"mean": _round(drawn[0]), "low": _round(low), "high": _round(high)}
+
+
+def _round(value: float) -> float:
+    return round(float(value), 6)
+
+
+def plain(values: np.ndarray) -> Any:
+    """An array as nested lists, rounded; None for what is no number."""
+    if values.ndim:
+        return [plain(one) for one in values]
+    return _round(values.item()) if np.isfinite(values) else None
+
+
+class Drawn:
+    """The masses of one model, of the data and of resamples: what every number of a table is made from."""
+
+    def __init__(self, one: Importance, images: Sequence[str], seed: int) -> None:
+        """`images`: that of every sample."""
+        self.layers = one.layers.numbers
+        self.by_head = one.by_head
+        """Of the data alone, (layers, heads, 3)."""
+        self.by_layer = _with_gap(drawn_means(one.rows.stacked(), images, seed))
+        """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
+        self.uniform = drawn_means(one.uniform, images, seed)
+        """(1 + draws, 3)."""
+
+    @property
+    def overall(self) -> np.ndarray:
+        """Mean over layers of the same, then of the gap's size: (1 + draws, 5)."""
+        by_layer = self.by_layer
+        size = np.abs(by_layer[..., 3:]).mean(1)
+        return np.concatenate([by_layer.mean(1), size], -1)
+
+    def numbers(self) -> dict[str, Any]:
+        """What `result.json` says of the model."""
+        every = [*KINDS, "gap"]
+        by_layer = self.by_layer
+        overall = self.overall
+        rows = []
+        for number, layer in enumerate(self.layers):
+            row = {name: told(by_layer[:, number, place]) for place, name in enumerate(every)}
+            rows.append({"layer": layer, **row})
+        whole = {name: told(overall[:, place]) for place, name in enumerate([*every, "gap_size"])}
+        uniform = {name: told(self.uniform[:, place]) for place, name in enumerate(KINDS)}
+        with np.errstate(divide="ignore", invalid="ignore"):
+            ratio = overall[:, :3] / self.uniform
+        heads = {name: plain(self.by_head[..., place]) for place, name in enumerate(KINDS)}
+        return {
+            "layers": list(self.layers),
+            "heads": self.by_head.shape[1],
+            "by_head": heads,
+            "by_layer": rows,
+            "overall": whole,
+            "uniform": uniform,
+            "ratio": {name: told(ratio[:, place]) for place, name in enumerate(KINDS)},
+        }
+
+
+def _with_gap(masses: np.ndarray) -> np.ndarray:
+    visual, textual = masses[..., 0], masses[..., 1]
+    return np.concatenate([masses, (textual - visual)[..., None]], -1)
+
+
+def compared(one: Drawn, other: Drawn) -> dict[str, Any]:
+    """The second model less the first on the same examples: by layer, over all, and CLIP-TD's two relative changes.
+
+    The layers stand side by side if both models have the same ones. Raises InputError if resamples do not pair.
+    """
+    every = [*KINDS, "gap"]
+    if len(one.uniform) != len(other.uniform):
+        raise InputError("the two models were not looked at on the same resamples")
+    overall = other.overall - one.overall
+    names = [*every, "gap_size"]
+    result: dict[str, Any] = {
+        "overall": {name: told(overall[:, place]) for place, name in enumerate(names)}
+    }
+    with np.errstate(divide="ignore", invalid="ignore"):
+        relative = overall / np.abs(one.overall)
+    result["relative"] = {
+        "gap_size": told(relative[:, names.index("gap_size")]),
+        "visual": told(relative[:, names.index("visual")]),
+    }
+    if one.layers == other.layers:
+        by_layer = other.by_layer - one.by_layer
+        result["by_layer"] = [
+            {
+                "layer": layer,
+                **{name: told(by_layer[:, number, place]) for place, name in enumerate(every)},
+            }
+            for number, layer in enumerate(one.layers)
+        ]
+    if one.by_head.shape == other.by_head.shape:
+        by_head = other.by_head - one.by_head
+        result["by_head"] = {name: plain(by_head[..., place]) for place, name in enumerate(KINDS)}
+    return result

@@ -1,0 +1,318 @@
+"""Small stand-ins for the data and weights of a sweep's file, so that all of it can be run in a minute.
+
+Those of data are a small rendered world's; of tasks of text its sentences, in the layouts of GLUE, SWAG and READ.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import cycle, islice
+from pathlib import Path
+
+import torch
+from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
+
+from groundling.commands.regions import COMMAND as REGIONS
+from groundling.commands.regions import RegionsConfig
+from groundling.commands.sweep.miniature import LENGTH, SIDE, StandIns
+from groundling.commands.sweep.parts import Source, slug
+from groundling.commands.teach import COMMAND as TEACH
+from groundling.commands.teach import TEACHING, TeachConfig
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify, Form
+from groundling.core.keyed import seed_of
+from groundling.data.regions.store import RegionStore
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.tables.tables import lines_of
+from groundling.models.text import TextEncoder
+from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
+from groundling.settings.fields import configured
+from groundling.studies.worlds.commands import WorldConfig
+from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.world import World
+from groundling.tasks import Task
+from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.readability import KAGGLE, READABILITY
+from groundling.tasks.swag import ENDINGS, REGULAR
+from groundling.tasks.vqa import questions
+from groundling.vision_language.end_to_end import end_to_end
+from groundling.vision_language.loading import join_to, load_student
+from groundling.vision_language.single_stream import SingleStream, bert_of
+
+EXAMPLES = 32
+"""Most examples of a split; with fewer scenes to draw from, VCR's would have none."""
+WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, blind=False)
+CLIP = TeachConfig(
+    size=SIDE,
+    patch=8,
+    vision=(32, 1),
+    text=(32, 1),
+    projection=32,
+    vocabulary=600,
+    window=77,
+    untrained=True,
+)
+DATA = {
+    "vqa": "vqa",
+    "vcr": "vcr",
+    "nlvr2": "nlvr2",
+    "refcoco+": "refcoco+",
+    "flickr30k": "flickr30k",
+    "snli-ve": "snli_ve",
+    "captions": "captions_train2014.json",
+    "images": "images",
+    "text": "texts.txt",
+}
+"""Kinds of data that the rendered world has, and where `write_tasks` puts them."""
+JOINS = ("uniter", "visualbert", "vlbert")
+"""Kinds of weights that are a tiny BERT with this join, not trained."""
+TEXT_TASKS: Mapping[str, Task] = {task.name: task for task in (*TASKS, REGULAR, READABILITY)}
+"""Kinds of data that are tasks of text, by name."""
+ROWS = 8
+"""Examples of a split."""
+PASSAGES = 40
+"""Of READ, whose ids decide which of them are held out."""
+
+
+def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
+    """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
+
+    A stand-in that an earlier call has made is used again. Raises InputError for a kind that there is none of.
+    """
+    shelf = _Shelf(folder, {source.kind for source in sources})
+    found = {}
+    notes = []
+    for source in sources:
+        if source.kind:
+            path = shelf.path(source.kind, source.name)
+            found[source.name] = replace(source, path=str(path), command="", settings=(None, None))
+            if source.command:
+                notes.append(
+                    f"{source.name} is not made by `{source.command}`: a stand-in is there"
+                )
+        elif source.command:
+            made = folder / "made" / Path(source.path).name
+            found[source.name] = replace(source, path=str(made))
+        else:
+            raise InputError(f"{source.name}: no `kind`, so nothing can stand in for it")
+    return found, notes
+
+
+STAND_INS = StandIns("rendered world", stand_in)
+
+
+class _Shelf:
+    """Stand-ins, made when they are first asked for."""
+
+    def __init__(self, folder: Path, kinds: Collection[str]) -> None:
+        """`kinds` of data are the ones that the world is written as; a CLIP's pieces are learned from its captions."""
+        self.folder = folder
+        self.names = {"captions", *kinds} - TEXT_TASKS.keys()
+        self.world = folder / "world"
+
+    def path(self, kind: str, name: str) -> Path:
+        """Where the stand-in of a kind is; raises InputError for an unknown one."""
+        if not (self.world / "tasks.json").exists():
+            write_tasks(World(WORLD), self.world, EXAMPLES, EXAMPLES, self.names)
+            _name_persons(self.world / DATA["vcr"])
+            if "vqa" in self.names:
+                _cut_val(self.world / DATA["vqa"])
+        if kind in ("captions", "text"):
+            return self.of_its_own(kind, name)
+        if kind in DATA:
+            return self.world / DATA[kind]
+        if kind in TEXT_TASKS:
+            sentences = lines_of(self.world / DATA["text"])
+            return write_text_task(kind, sentences, self.folder / "text-tasks")
+        makers: Mapping[str, Callable[[], Path]] = {
+            "regions": self.store,
+            "bert": self.bert,
+            "clip": self.clip,
+            "resnet": self.resnet,
+            "wordnet": self.wordnet,
+            "detections": self.detections,
+            "vlbert-pixels": self.pixels,
+            **{join: partial(self.join, join) for join in JOINS},
+        }
+        if kind not in makers:
+            offered = ", ".join([*DATA, *makers, *TEXT_TASKS])
+            raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
+        return makers[kind]()
+
+    def of_its_own(self, kind: str, name: str) -> Path:
+        """A file for each name, since several of them may be read together, or one be held out from the other."""
+        source = self.world / DATA[kind]
+        path = self.folder / f"{slug(name)}{source.suffix}"
+        write_whole(path, source.read_bytes())
+        return path
+
+    def bert(self) -> Path:
+        folder = self.folder / "bert"
+        new_encoder(self.world / "texts.txt", folder, seed=0, layers=1, positions=2 * LENGTH)
+        return folder
+
+    def clip(self) -> Path:
+        out = self.folder / "clip"
+        if not (out / "model").exists():
+            settings = replace(
+                CLIP,
+                captions=str(self.world / DATA["captions"]),
+                images=str(self.world / DATA["images"]),
+            )
+            TEACH(settings, replace(TEACHING, cpu=True), out)
+        return out / "model"
+
+    def store(self) -> Path:
+        """Regions of all images, the whole one first, in the order of VCR's tags."""
+        out = self.folder / "regions"
+        if not (out / "manifest.json").exists():
+            settings = configured(
+                RegionsConfig,
+                images=str(self.world / DATA["images"]),
+                boxes=(str(self.world / "instances.json"),),
+                backbone=str(self.clip()),
+                whole=True,
+                cpu=True,
+            )
+            REGIONS(settings, out)
+        return out
+
+    def resnet(self) -> Path:
+        folder = self.folder / "resnet"
+        if not folder.exists():
+            torch.manual_seed(seed_of(0, "resnet"))
+            config = ResNetConfig(
+                embedding_size=8,
+                hidden_sizes=[8, 16, 16, 32],
+                depths=[1, 1, 1, 1],
+                layer_type="bottleneck",
+            )
+            with whole_folder(self.folder) as partial:
+                ResNetModel(config).save_pretrained(partial / folder.name)
+                processor = ConvNextImageProcessorPil(size={"shortest_edge": SIDE})
+                processor.save_pretrained(partial / folder.name)
+        return folder
+
+    def wordnet(self) -> Path:
+        """A WordNet without any words, so nothing is edited by its help."""
+        folder = self.folder / "wordnet"
+        folder.mkdir(exist_ok=True)
+        for ending in ("noun", "verb", "adj", "adv"):
+            for name in (f"data.{ending}", f"index.{ending}"):
+                write_whole(folder / name, "  1 WordNet 3.0 Copyright  \n")
+            write_whole(folder / f"{ending}.exc", "")
+        write_whole(folder / "cntlist.rev", "")
+        return folder
+
+    def detections(self) -> Path:
+        """RefCOCO+'s annotated boxes as a detector's, none of them sure."""
+        path = self.folder / "detections.json"
+        annotated = read_json(self.world / DATA["refcoco+"] / "instances.json")
+        found = [
+            {
+                "image_id": one["image_id"],
+                "box": one["bbox"],
+                "category_id": one["category_id"],
+                "score": 0.5,
+            }
+            for one in annotated["annotations"]
+        ]
+        write_whole(path, json_text(found))
+        return path
+
+    def join(self, name: str) -> Path:
+        folder = self.folder / name
+        if not folder.exists():
+            store = RegionStore(self.store())
+            model = join_to(self._student(), name, store.width)
+            model.regions_from = SeveralStores([store]).facts
+            self._export(model, folder)
+        return folder
+
+    def pixels(self) -> Path:
+        folder = self.folder / "vlbert-pixels"
+        if not folder.exists():
+            student = self._student()
+            model: SingleStream = end_to_end(
+                bert_of(student), student.tokenizer, str(self.resnet()), SIDE
+            )
+            self._export(model, folder)
+        return folder
+
+    def _export(self, model: SingleStream, folder: Path) -> None:
+        with whole_folder(self.folder) as partial:
+            model.export(partial / folder.name)
+
+    def _student(self) -> TextEncoder:
+        torch.manual_seed(seed_of(0, "stand-in"))
+        student = load_student(str(self.bert()))
+        assert isinstance(student, TextEncoder)
+        return student
+
+
+def _cut_val(vqa: Path) -> None:
+    """VQA's val in two, as LXMERT's lists."""
+    asked = questions(vqa, "val")
+    for name, some in (("minival", asked[::2]), ("nominival", asked[1::2])):
+        rows = [
+            {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}
+            for one in some
+        ]
+        write_whole(vqa / f"{name}.json", json_text(rows))
+
+
+def _name_persons(vcr: Path) -> None:
+    """Calls the things of VCR's stand-in persons, whom shortcut mitigation is about."""
+    for path in [*vcr.glob("*.jsonl"), *vcr.glob("vcr1images/*/*.json")]:
+        text = path.read_text(encoding="utf-8")
+        write_whole(path, text.replace('["thing", "thing"]', '["person", "person"]'))
+
+
+def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
+    """A task's folder below `root`, written unless it is there, with labels that say nothing of the `sentences`."""
+    folder = root / name.replace("/", "-")
+    if folder.exists():
+        return folder
+    with whole_folder(root) as partial:
+        made = partial / folder.name
+        made.mkdir()
+        _write_task(TEXT_TASKS[name], cycle(sentences), made)
+    return folder
+
+
+def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
+    if isinstance(task.read, Reader):
+        for split in (task.train, *task.dev):
+            _write_glue(task.read, said, task.read.path(folder, split))
+    elif task is REGULAR:
+        for split in (task.train, *task.dev):
+            rows = [[*islice(said, 2 + len(ENDINGS)), number % 4] for number in range(ROWS)]
+            _write_csv(folder / f"{split}.csv", ["sent1", "sent2", *ENDINGS, "label"], rows)
+    else:
+        passages = [[f"p{number}", next(said), number / 10] for number in range(PASSAGES)]
+        _write_csv(folder / "train.csv", KAGGLE, passages)
+
+
+def _write_glue(reader: Reader, said: Iterator[str], path: Path) -> None:
+    columns = reader.headless or (*reader.texts, reader.label)
+    lines = [] if reader.headless else ["\t".join(columns)]
+    for number in range(ROWS):
+        row = dict.fromkeys(columns, "-")
+        row |= {name: next(said) for name in reader.texts}
+        row[reader.label] = _label(reader.form, number)
+        lines.append("\t".join(row[name] for name in columns))
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _label(form: Form, number: int) -> str:
+    labels = form.labels if isinstance(form, Classify) else [str(value / 2) for value in range(10)]
+    return labels[number % len(labels)]
+
+
+def _write_csv(path: Path, header: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    with path.open("w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([header, *rows])

@@ -1,0 +1,74 @@
+"""What a text encoder knows of a world's nouns: questions with the answers true and false, a file for each split.
+
+A rendered world has two visual questions and two text-only controls; other folders have what they have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
+from groundling.data.tables.tables import read_tsv
+from groundling.tasks import Task
+
+TRUE_FALSE = Classify(("0", "1"))
+
+
+TRAIN = "_train.tsv"
+"""How the name of a question's file of training examples ends."""
+
+
+def question(name: str) -> Task:
+    """The task of a folder's `probes/NAME_train.tsv`, `_dev.tsv` and `_test.tsv`: index, sentence, label 0 or 1."""
+
+    def file(folder: Path, split: str) -> Path:
+        return Path(folder) / "probes" / f"{name}_{split}.tsv"
+
+    def read(folder: Path, split: str) -> list[Example]:
+        path = file(folder, split)
+        examples = []
+        for line, row in read_tsv(path, ("index", "sentence", "label")):
+            index = row["index"]
+            label = TRUE_FALSE.label(row["label"], f"{path}, line {line}")
+            examples.append(
+                Example(f"{name}-{split}-{index}", row["sentence"], label=label, official=index)
+            )
+        if not examples:
+            raise InputError(f"{path}: holds no examples; a world needs more nouns for them")
+        return examples
+
+    return Task(
+        f"world/{name}",
+        TRUE_FALSE,
+        read,
+        metrics=(ACCURACY,),
+        source="groundling.studies.worlds.world",
+        dev=("test",),
+        file=file,
+    )
+
+
+TRUTH = question("truth")
+"""Visual: is "the zib is red ." true? Chance 0.50."""
+ODD = question("odd")
+"""Visual: which of two nouns looks like a third? Chance 0.50."""
+CATEGORY = question("category")
+"""Control, known from text alone: does the verb fit the noun?"""
+ORDER = question("order")
+"""Control, known from text alone: are two words of the sentence exchanged?"""
+
+
+def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
+    """The questions of a folder's `probes`, or those of some names alone; raises InputError for a name without file."""
+    files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
+    there = [path.name.removesuffix(TRAIN) for path in files]
+    for name in names:
+        if name not in there:
+            raise InputError(
+                f"--questions {name}: no {name}{TRAIN} in {folder}/probes; there are: {', '.join(there) or 'none'}"
+            )
+    return [question(name) for name in names or there]
