@@ -202,7 +202,7 @@ def test_two_processes_measure_the_same_loss_as_one(two, tmp_path):
 def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):
     keep(tmp_path / "kept")
     shards = [
-        len(list((tmp_path / "kept" / name).glob("index-*")))
+        len(list((tmp_path / "kept").glob(f"{name}-*/index-*")))
         for name in ("clip_images", "clip_words")
     ]
     assert shards == [3, 7]
