@@ -187,13 +187,17 @@ class Setting:
         """Whether a value, or one of a list, is of the type, and one of the choices or in the range."""
         if self.choices:
             return any(value == one and type(value) is type(one) for one in self.choices)
+        return self._is_of_type(value) and (self.range is None or value in self.range)
+
+    def _is_of_type(self, value: object) -> bool:
         kinds = (int, float) if self.member is float else self.member
-        if not isinstance(value, kinds) or (isinstance(value, bool) and self.member is not bool):
-            return False
-        return self.range is None or value in self.range
+        return isinstance(value, kinds) and (self.member is bool or not isinstance(value, bool))
 
     def _refuse(self, value: object) -> Never:
-        raise WrongSetting(self.name, f" = {spelt(value)}, expected {self.expected}")
+        told, expected = spelt(value), self.expected
+        if self.count is None and not self.choices and not self._is_of_type(value):
+            told, expected = repr(value), _WORDS.get(self.member, expected)
+        raise WrongSetting(self.name, f" = {told}, expected {expected}")
 
     @property
     def expected(self) -> str:

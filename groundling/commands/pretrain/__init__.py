@@ -65,7 +65,7 @@ VCR; e.g. vqa."""
     phase: PhaseOptions = field(default_factory=PhaseOptions)
     partition: Annotated[str, Input.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
-    step_mix: Annotated[tuple[float, ...], at_least(0)] = ()
+    step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()
