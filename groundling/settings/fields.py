@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Never, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Never, TypeGuard, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, nearest
@@ -189,7 +189,7 @@ class Setting:
             return any(value == one and type(value) is type(one) for one in self.choices)
         return self._is_of_type(value) and (self.range is None or value in self.range)
 
-    def _is_of_type(self, value: object) -> bool:
+    def _is_of_type(self, value: object) -> TypeGuard[Any]:
         kinds = (int, float) if self.member is float else self.member
         return isinstance(value, kinds) and (self.member is bool or not isinstance(value, bool))
 
