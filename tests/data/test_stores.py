@@ -247,7 +247,7 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     student = load_student(tmp_path / "made/seed-0/model")
     inputs = student.inputs(24)[0]
     texts = {s: TextSamples(examples, inputs) for s, examples in read_splits(task, both).items()}
-    made = seen(texts, student, task, regions_of(both, task), ["train", "val"])
+    made = seen(texts, student, task, regions_of(both, task))
     (first,), (last,) = (made["train"].get([place], ()) for place in (0, 17))
     assert np.array_equal(first.regions.boxes, RegionStore(place / "train")[TRAIN[0]].boxes)
     assert np.array_equal(last.regions.boxes, RegionStore(place / "val")[VAL[5]].boxes)
@@ -255,10 +255,10 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     with pytest.raises(
         InputError, match=r"is in .*both, but also in .*val, the store of val"
     ) as told:
-        seen(texts, student, task, regions_of(other, task), ["train", "val"])
+        seen(texts, student, task, regions_of(other, task))
     assert "\n" not in str(told.value)
     alone = changed(other, train_splits=())
-    made = seen(texts, student, task, regions_of(alone, task), ["train"])
+    made = seen(texts, student, task, regions_of(alone, task))
     assert set(made) == {"train", "val"}
 
 

@@ -116,6 +116,7 @@ class RegionInputs:
         names: Collection[str] = (),
         what: str = "part",
         *,
+        learned: Sequence[str] = (),
         features: bool | None = None,
         blind: bool = False,
         flip: bool = False,
@@ -127,6 +128,7 @@ class RegionInputs:
             settings: stores, photos and limits.
             names: all that may be named, such as a task's splits.
             what: what messages call one of them.
+            learned: those of them that are learned from together.
             features: whether stores' features are read, and not boxes and classes alone; None: unless photos are given.
             blind: put zeros in place of what regions look like, and no pixels.
             flip: mirror half of the pictures that are learned from.
@@ -136,6 +138,8 @@ class RegionInputs:
         """
         self.settings = settings
         self.what = what
+        self.learns = tuple(learned)
+        """The names that are learned from together."""
         self.features = not settings.images if features is None else features
         self.blind = blind
         self.flip = flip
@@ -184,17 +188,22 @@ class RegionInputs:
             self._open[folder] = whole_store(folder, self.features)
         return self._open[folder]
 
-    def check_together(self, names: Sequence[str], samples: Samples) -> None:
+    @property
+    def learned(self) -> SeveralStores | None:
+        """The stores of all that is learned from; None if there are no stores."""
+        return self.stores(*self.learns) if self.folders else None
+
+    def check_together(self, samples: Samples) -> None:
         """Raises InputError if two names that are learned from together have different regions of one image.
 
         Which of them a sample means could not be told once they are one.
         """
-        if len(names) < 2:
+        if len(self.learns) < 2:
             return
-        store = self.stores(*names)
-        parts = [self.stores(name) for name in names]
+        store = self.stores(*self.learns)
+        parts = [self.stores(name) for name in self.learns]
         for image in dict.fromkeys(image for images in samples.images for image in images):
-            for name, part in zip(names, parts, strict=True):
+            for name, part in zip(self.learns, parts, strict=True):
                 if image in part and part.holder(image) is not store.holder(image):
                     raise InputError(
                         f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "
