@@ -8,9 +8,10 @@ import torch
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
+from groundling.data.images import Picture
 from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen
 from groundling.data.regions.paired import Mark, Store
-from groundling.data.regions.pictures import Picture, pictures_of
+from groundling.data.regions.pictures import pictures_of
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.kinds import RegionReader

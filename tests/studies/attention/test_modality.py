@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.regions import store
 from homes import STEPS, put
 from PIL import Image
 from scipy import stats
-from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.regions import store
 from homes import put
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from test_pretrain import store
 from torch import Tensor
 from transformers import (
     CLIPImageProcessorPil,
@@ -30,8 +30,8 @@ import groundling
 from groundling.cli import main
 from groundling.core.batch import Batch, Example, Gold, collate
 from groundling.core.errors import InputError
+from groundling.data.images import read_picture
 from groundling.data.regions.paired import RegionSamples, Seeing
-from groundling.data.regions.pictures import read_picture
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
