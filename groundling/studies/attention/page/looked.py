@@ -181,7 +181,10 @@ class Looked:
             return Seen(PatchStore(self.student, {image: photo}))
         seen = self.inputs.look([image], {image: photo})
         for fault in seen.faults.values():
-            raise InputError(f"{photo}: {fault}")
+            held = [store.folder for store in self.stores if image in store]
+            # The photo itself was read before; what is wrong with a stored one is that it is of another image.
+            where = f" in {held[0]}; make the store anew, or leave --regions out" if held else ""
+            raise InputError(f"{photo}: {fault}{where}")
         return seen
 
     def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
