@@ -35,7 +35,7 @@ from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
-from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.attending import Attended, untrained
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
@@ -43,7 +43,6 @@ from groundling.studies.attention.models.patches import PatchReader, PatchStore,
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Ranked
-from groundling.studies.attention.passes import untrained
 from groundling.vision_language.loading import load_student, load_viewed
 
 TEXTS = ("a red dog runs", "two cats")
