@@ -80,7 +80,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     homes.import_recipes()
     for place in homes.RECIPES:
         monkeypatch.setattr(place, record)
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
+    monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
     return found
 
 

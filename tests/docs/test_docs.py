@@ -66,7 +66,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for place in homes.RECIPES:
         put(place)
     # What documents name is not there.
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
+    monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
     return found
 
 

@@ -37,5 +37,8 @@ COMMAND = Command(
     "a list of runs over variants, tasks and seeds; does what is missing",
     "groundling.commands.sweep.run:run_sweep",
     {"_own": SweepConfig()},
+    title="Judge",
+    example="groundling sweep --file sweeps/xdbert.toml --plan",
+    common="file table rows seeds processes plan miniature",
     speaks=True,
 )

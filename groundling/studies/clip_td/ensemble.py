@@ -15,7 +15,7 @@ from groundling.core.forms import Answer, Choose, Classify, Form, Regress
 from groundling.prediction.predictions import FILE, Said, probabilities, read_predictions, told_of
 from groundling.runs.folder import disk_errors, finished, write_json
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands import EnsembleConfig, check_ensemble
+from groundling.studies.clip_td.commands import EnsembleConfig
 from groundling.tasks import Task
 from groundling.tasks.partitions import name_of
 from groundling.training.evaluation import MANY, Scores, most_likely, write_answers
@@ -35,7 +35,6 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         InputError: Fewer than two members, members of other tasks or examples, or a task whose answers have no
             probabilities.
     """
-    check_ensemble(config, out)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     if not isinstance(task.form, Classify | Answer | Regress):

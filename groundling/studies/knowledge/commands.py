@@ -36,6 +36,9 @@ ASK = Command(
     "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
     "groundling.studies.knowledge.ask:ask",
     {"_own": AskConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling ask --model bert-base-uncased --data coda/annotations.jsonl --out runs/ask",
+    common="model data modes",
 )
 
 
@@ -71,6 +74,10 @@ PAIRS = Command(
     "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
     "groundling.studies.knowledge.pairs:pairs",
     {"_own": PairsConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling pairs --model runs/control/model --other runs/seeing/model --data blimp --out "
+    "runs/pairs",
+    common="model data other pll reduce cpu",
     speaks=True,
 )
 
@@ -106,6 +113,10 @@ WINOGROUND = Command(
     "does a model tell images and captions of the same words apart?",
     "groundling.studies.knowledge.winoground:winoground",
     {"_own": WinogroundConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling winoground --model openai/clip-vit-base-patch32 --data winoground --out "
+    "runs/winoground",
+    common="model data other images regions cpu",
     speaks=True,
 )
 
