@@ -16,8 +16,8 @@ from test_regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlber
 
 from groundling.check.folder import check
 from groundling.data.regions.store import RegionWriter
+from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
-from groundling.studies.clip_td.shift import shift
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -83,6 +84,26 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
         )
 
 
+def reads_wordnet(config: ShiftConfig) -> bool:
+    """Whether WordNet tells lemmas, and synonyms."""
+    return config.kind == "em" or bool(config.wordnet)
+
+
+def shift_inputs(config: ShiftConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.studies.clip_td.wordnet import wordnet_folder
+    from groundling.tasks.vcr import ANSWER
+
+    return {
+        "data": ANSWER.file(Path(config.data), config.split),
+        "attack": config.attack,
+        "attack rationale": config.attack_rationale,
+        "losses": config.losses,
+        "predictions": config.predictions,
+        "wordnet": wordnet_folder(config.wordnet) if reads_wordnet(config) else "",
+    }
+
+
 DATA_SHIFT = Command(
     "data shift",
     "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
@@ -92,6 +113,7 @@ DATA_SHIFT = Command(
     example="groundling data shift --data vcr_data --kind sm --out runs/sm",
     common="data kind split attack losses predictions",
     rules=check_data_shift,
+    leaves=RunFolder(shift_inputs),
 )
 
 
@@ -107,6 +129,13 @@ class EnsembleConfig(Settings):
     """Folder with the task's official files."""
 
 
+def ensemble_inputs(config: EnsembleConfig) -> Inputs:
+    """What tells runs apart beside their settings; raises InputError for runs that cannot be averaged."""
+    from groundling.studies.clip_td.ensemble import inputs
+
+    return inputs(config)
+
+
 ENSEMBLE = Command(
     "ensemble",
     "several finished runs' probabilities, averaged and scored as one",
@@ -117,6 +146,7 @@ ENSEMBLE = Command(
     "runs/ensemble",
     common="runs task data",
     positional=("--runs",),
+    leaves=RunFolder(ensemble_inputs),
 )
 
 
@@ -146,6 +176,13 @@ def check_vcr(config: VcrConfig, out: str | Path) -> None:
         )
 
 
+def vcr_inputs(config: VcrConfig) -> Inputs:
+    """What tells runs apart beside their settings; raises InputError for runs that do not go together."""
+    from groundling.studies.clip_td.vcr import inputs
+
+    return inputs(config)
+
+
 VCR = Command(
     "vcr",
     "VCR's joint score and server file, from runs on its answers and on its rationales",
@@ -156,6 +193,7 @@ VCR = Command(
     "runs/vcr",
     common="answers rationales both data split",
     rules=check_vcr,
+    leaves=RunFolder(vcr_inputs),
 )
 
 
@@ -210,6 +248,19 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
         raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
 
 
+def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+
+    return {
+        "model": config.model,
+        "data": config.data,
+        "images": config.images,
+        **manifests(config.regions),
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
+    }
+
+
 ZERO_SHOT = Command(
     "zero-shot",
     "what a CLIP, or a pre-trained model's match head, answers without training on a task",
@@ -220,6 +271,7 @@ ZERO_SHOT = Command(
     "--images vcr1images --out runs/zero",
     common="model task data images regions protocol prompt cpu",
     rules=check_zero_shot,
+    leaves=RunFolder(zero_shot_inputs),
 )
 
 

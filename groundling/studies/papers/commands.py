@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Nothing
 from groundling.settings.fields import Settings, needed
 
 
@@ -27,6 +28,7 @@ INFO = Command(
     title="Papers: their models",
     example="groundling info xdbert-bert-base",
     common="name json",
+    leaves=Nothing(),
     positional=("--name",),
     out=False,
     speaks=True,

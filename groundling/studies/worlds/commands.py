@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -69,6 +71,7 @@ DATA_WORLD = Command(
     example="groundling data world --out runs/world",
     common="seed scenes sentences stated",
     speaks=True,
+    leaves=Written(),
 )
 
 
@@ -93,6 +96,7 @@ DATA_TASKS = Command(
     example="groundling data tasks --out runs/vision",
     common="train held shortcut world.seed",
     speaks=True,
+    leaves=Written(),
 )
 
 
@@ -120,6 +124,11 @@ PROBING = TrainConfig(steps=1000, lr=5e-4, warmup=0.1, weight_decay=0.0, log_eve
 """Fine-tuning on a world's questions: at 250 steps the odd one out was in mid-rise, and moved by .18 with the seed."""
 
 
+def probe_inputs(config: ProbeConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"model": config.model, "data": Path(config.data) / "probes"}
+
+
 PROBE = Command(
     "probe",
     "ask an encoder what it knows of a rendered world's nouns",
@@ -128,6 +137,7 @@ PROBE = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
     common="model data questions seeds steps cpu",
+    leaves=RunFolder(probe_inputs),
 )
 
 
@@ -155,6 +165,7 @@ QUICKSTART = Command(
     example="groundling quickstart",
     common="full seed processes",
     speaks=True,
+    leaves=RunFolder(free=("processes",), grows=True),
 )
 
 

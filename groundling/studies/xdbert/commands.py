@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder, Written
 from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
 from groundling.settings.inputs import CaptionColumns
 
@@ -44,6 +45,11 @@ def check_attention(config: AttentionConfig, out: str | Path) -> None:
         raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
 
 
+def attention_inputs(config: AttentionConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"data": config.data}
+
+
 ATTENTION = Command(
     "attention",
     "how diverse the attention of two cross-modal models is",
@@ -54,6 +60,7 @@ ATTENTION = Command(
     "runs/attention",
     common="a b text task data",
     rules=check_attention,
+    leaves=RunFolder(attention_inputs, grows=True),
 )
 
 
@@ -79,6 +86,7 @@ DATA_COUNTS = Command(
     example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "
     "--out counts.json",
     common="captions tokenizer",
+    leaves=Written(),
 )
 
 
@@ -104,6 +112,11 @@ class GroundedConfig(Settings):
     """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
 
 
+def grounded_inputs(config: GroundedConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"counts": config.counts}
+
+
 GROUNDED = Command(
     "grounded",
     "do gains go with the share of visually grounded words?",
@@ -113,6 +126,7 @@ GROUNDED = Command(
     example="groundling grounded --base runs/control-rte --other runs/xdbert-rte --task glue/rte "
     "--data glue_data --counts counts.json --tokenizer bert-base-uncased --out runs/grounded",
     common="base other task data counts tokenizer threshold",
+    leaves=RunFolder(grounded_inputs, grows=True),
 )
 
 
@@ -120,9 +134,9 @@ GROUNDED = Command(
 class SimilarityConfig(Settings):
     """Whose word embeddings are compared."""
 
-    a: Annotated[str, Input.MODEL_OR_RANDOM] = ""
+    a: Annotated[str, Input.MODEL_OR_RANDOM, needed] = ""
     """Text encoder or CLIP-like model: hub id or folder; or `random`."""
-    b: Annotated[str, Input.MODEL_OR_RANDOM] = ""
+    b: Annotated[str, Input.MODEL_OR_RANDOM, needed] = ""
     """The other one."""
     top: Annotated[int, at_least(0)] = 0
     """Only the first so many shared words, by a's piece ids; 0: all."""
@@ -130,12 +144,6 @@ class SimilarityConfig(Settings):
     """Permuted pairings that tell what chance alone gives."""
     seed: Annotated[int, at_least(0)] = 0
     """Seed of the pairings."""
-
-
-def check_similarity(config: SimilarityConfig, out: str | Path) -> None:
-    """Raises InputError without two models."""
-    if not config.a or not config.b:
-        raise InputError("similarity needs --a and --b, each a model or `random`")
 
 
 SIMILARITY = Command(
@@ -147,7 +155,7 @@ SIMILARITY = Command(
     example="groundling similarity --a bert-base-uncased --b openai/clip-vit-base-patch32 --out "
     "runs/similarity",
     common="a b",
-    rules=check_similarity,
+    leaves=RunFolder(grows=True),
 )
 
 
