@@ -324,13 +324,12 @@ def test_an_interrupted_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
-    monkeypatch.setattr("groundling.commands.adapt.run.adapt", interrupted)
+    monkeypatch.setattr("groundling.command.Command.call", interrupted)
     assert main(["adapt"]) == 130
     assert (
         capsys.readouterr().err
         == "groundling: stopped; the same command goes on from what it has saved\n"
     )
-    monkeypatch.setattr("groundling.commands.predict.run.predict", interrupted)
     assert main(["predict"]) == 130
     assert capsys.readouterr().err == "groundling: stopped; nothing is written\n"
 
