@@ -15,13 +15,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 import vcr_files
+from builders.photos import image, resnet
+from builders.regions import store
+from builders.tasks import vqa_answers
 from homes import STEPS, answers, put
 from PIL import Image
 from scipy.special import expit, softmax
-from test_clip_teacher import image
-from test_end_to_end import resnet
-from test_partitions import vqa
-from test_pretrain import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
 import groundling.prediction.matching
@@ -69,7 +68,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, count in (("train", 9), ("dev", 9), ("test", 8)):
         claims = [claim(number, split) for number in range(count)]
         vcr_files.write(folder / f"snli_ve/snli_ve_{split}.jsonl", claims)
-    vqa(folder / "vqa", ASKED)
+    vqa_answers(folder / "vqa", ASKED)
     for number in range(3):
         image(folder / f"images/movie/{number}.png", (16, 16), number)
         image(folder / f"images/{number}.png", (16, 16), number + 3)
