@@ -16,8 +16,6 @@ from groundling.core.errors import InputError
 from groundling.data.images import stem
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.tables import read_json_lines
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import read_json_lines
 from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.progress import say_notes
