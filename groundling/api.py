@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
+from itertools import chain
 from typing import Any, NamedTuple
 
 from groundling.cli import COMMANDS, out_of
@@ -26,7 +27,8 @@ def spelt(command: str) -> str:
 
 def command_of(name: str) -> str:
     """The command whose function has this name."""
-    return {spelt(command): command for command in COMMANDS}[name]
+    # The core's first: where one of these is meant, no study is loaded.
+    return next(one for one in chain(COMMANDS.core, COMMANDS) if spelt(one) == name)
 
 
 def function_of(name: str) -> Callable[..., Any]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from pkgutil import iter_modules
 from typing import Any
 
@@ -111,22 +111,47 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         return leaves.made(self.function(), self.name, by_name, out)
 
 
+class Table(Mapping[str, Command]):
+    """Every command by name, found by being there: whoever asks for one of the core's loads no study."""
+
+    @cached_property
+    def core(self) -> dict[str, Command]:
+        """Those of the core, a module or folder each in `commands`."""
+        found = [vars(importlib.import_module(one))["COMMAND"] for one in _inside("commands")]
+        return {command.name: command for command in found}
+
+    @cached_property
+    def every(self) -> dict[str, Command]:
+        """These, and those of each study's `commands`."""
+        found = dict(self.core)
+        for study in _inside("studies"):
+            own: Sequence[Command] = vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
+            found |= {command.name: command for command in own}
+        return found
+
+    def __getitem__(self, name: str) -> Command:
+        return self.core[name] if name in self.core else self.every[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.core or name in self.every
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.every)
+
+    def __len__(self) -> int:
+        return len(self.every)
+
+
 @cache
-def commands() -> dict[str, Command]:
-    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
-    every: list[Command] = []
-    for one in _inside("groundling.commands"):
-        every.append(vars(importlib.import_module(one))["COMMAND"])
-    for study in _inside("groundling.studies"):
-        every += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
-    return {command.name: command for command in every}
+def commands() -> Table:
+    """The table of commands."""
+    return Table()
 
 
-def _inside(package: str) -> list[str]:
-    """The modules and packages in a package."""
-    return [
-        one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
-    ]
+def _inside(folder: str) -> list[str]:
+    """The modules and packages in a package of this one's."""
+    package = importlib.import_module(f"{__package__}.{folder}")
+    return [one.name for one in iter_modules(package.__path__, f"{package.__name__}.")]
 
 
 def _imported(place: str) -> Callable[..., Any]:
