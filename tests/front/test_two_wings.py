@@ -15,7 +15,6 @@ PACKAGE = Path(groundling.__file__).parent
 CORE_ALONE = """
 import importlib, pkgutil, sys
 import groundling, groundling.commands
-from groundling.command import commands
 
 def loaded():
     return [name for name in sys.modules if name.startswith("groundling.studies.")]
@@ -23,7 +22,7 @@ def loaded():
 for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
     importlib.import_module(one.name)
     assert not loaded(), one.name
-names = [name.replace(" ", "_").replace("-", "_") for name in commands().core]
+names = [one.name for one in pkgutil.iter_modules(groundling.commands.__path__)]
 asked = dict.fromkeys(names, {}) | {
     "adapt": {"student": "none/there", "arm": "mlm+xdbert", "teacher": "none/there", "text": sys.argv[1]},
     "pretrain": {"student": "none/there", "model": "uniter", "regions": ".", "captions": sys.argv[1]},
