@@ -23,9 +23,8 @@ from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.find import outside
-from groundling.settings.fields import configured
 from groundling.flags import parsed
-from groundling.settings.fields import configured, flat
+from groundling.settings.fields import configured
 from groundling.settings.training import Sharing, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig
 
