@@ -120,6 +120,8 @@ class RegionInputs:
         features: bool | None = None,
         blind: bool = False,
         flip: bool = False,
+        find: Find | None = None,
+        decode: bool = False,
         called: Called = FLAGS,
     ) -> None:
         """`settings` name the stores: STORE serves all, NAME=STORE what is called so; nothing is opened yet.
@@ -132,6 +134,8 @@ class RegionInputs:
             features: whether stores' features are read, and not boxes and classes alone; None: unless photos are given.
             blind: put zeros in place of what regions look like, and no pixels.
             flip: mirror half of the pictures that are learned from.
+            find: finds regions of photos that no store has.
+            decode: try every photo that is looked up before a model does, so that a broken one is told by its name.
             called: what messages call the settings.
 
         Raises InputError for a name that there is not.
@@ -144,10 +148,8 @@ class RegionInputs:
         self.blind = blind
         self.flip = flip
         self.called = called
-        self.find: Find | None = None
-        """Finds regions of photos that no store has."""
-        self.decode = False
-        """Try every photo that is looked up before a model does, so that a broken one is told by its name."""
+        self.find = find
+        self.decode = decode
         self.folders: dict[str, list[str]] = {}
         for word in settings.regions:
             name, folder = _parts(word)
