@@ -16,15 +16,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
+from builders.photos import image
+from builders.regions import store
 from homes import Killed, digests, put
 from PIL import Image
-from test_pretrain import store
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    CLIPImageProcessorPil,
-    SiglipImageProcessorPil,
-)
+from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
 from groundling.cli import main
 from groundling.commands.adapt import COMMAND as adapt
@@ -89,12 +85,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     exif[0x0112] = 6
     lying.save(folder / "photos/some/1.png", exif=exif)
     return folder
-
-
-def image(path: Path, size: tuple[int, int], seed: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
 
 
 def options(place: Path, **changes: object) -> Targeted:
@@ -949,7 +939,7 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     assert not (tmp_path / "alone/teacher").exists()
 
 
-def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
+def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
     homes.text(tmp_path / "text.txt", 12)
     config = configured(
         AdaptConfig,
@@ -961,9 +951,13 @@ def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
     with pytest.raises(InputError, match="--teacher-images FOLDER"):
         adapt(changed(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
     with pytest.raises(
-        InputError, match="nothing reads --teacher-images .*photos; name an objective"
+        InputError, match=r"nothing reads --teacher-images .*photos; name an objective"
     ):
-        adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
+        adapt(
+            changed(config, arm="l1", teacher_images=str(place / "photos")),
+            BRIEF,
+            tmp_path / "idle",
+        )
     result = adapt(config, BRIEF, tmp_path / "out")
     assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
 
