@@ -226,7 +226,7 @@ def test_a_joint_head_hides_no_head_of_the_checkpoint(
 def test_without_room_for_features_the_teacher_answers_in_every_step(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TeacherDataset, "_fill", never)
+    monkeypatch.setattr(TeacherDataset, "_computed", never)
     online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
     assert online["samples"] == 80
     cached = log_of(adapted[arm][0])[0]

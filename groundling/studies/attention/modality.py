@@ -255,8 +255,9 @@ def _selected_words(
     options = Targeted(
         teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
     )
+    clip = load_frozen_clip(config.teacher)
     samples = analysis.models[0].subject.samples(analysis.few)
-    teacher = ClipTeacher(load_frozen_clip(config.teacher), {"clip_words"}, options)
+    teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(samples)
     worths = selected_words.worths(teacher, analysis.models[0].rows, config.attending.at_once)
     readers = [selected_words.Reader(model.rows, model.looks) for model in analysis.models]
