@@ -18,12 +18,12 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS, main
+from groundling.command.flags import parsed
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.documented import fields_told
 from groundling.core.find import outside
-from groundling.flags import parsed
 from groundling.settings.fields import configured, flat
 from groundling.settings.training import Sharing, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig

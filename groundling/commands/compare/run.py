@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groundling.checks.names import arm_of
+from groundling.command.names import arm_of
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import FinetuneConfig

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from groundling.checks.inputs import check_inputs
-from groundling.checks.names import arm_of
+from groundling.command.names import arm_of
 from groundling.commands.sweep.parts import Sweep, references
 from groundling.commands.sweep.plan import Plan, missing
 from groundling.commands.sweep.settings import command_of, values_of
@@ -36,7 +35,8 @@ def check_runs(what: Sweep, steps: Sequence[Step], out: Path) -> None:
         raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
     for step in steps:
         try:
-            check_inputs(step.settings[0], later=lambda word: _is_made(word, out))
+            values = values_of(step.settings, step.out)
+            command_of(step.command).check_there(values, later=lambda word: _is_made(word, out))
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from groundling.checks.task_names import TOLD
+from groundling.command.names import TOLD
 from groundling.commands.sweep.parts import Source, references
 from groundling.commands.sweep.steps import Step
 
