@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
+from builders.reports import one
 from homes import picture, put
-from test_data_check import one
-from test_regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
 
 from groundling.check.folder import check
 from groundling.data.regions.store import RegionWriter

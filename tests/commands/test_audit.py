@@ -29,10 +29,10 @@ from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.data.captions.captions import read_captions
 from groundling.data.captions.samples import decode
+from groundling.data.images import read_picture
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.pictures import read_picture
 from groundling.data.regions.store import first_fault
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.models.loading import load_config, load_processor
 from groundling.models.text import load_text_encoder
 from groundling.runs.folder import clear_prepared, finished, open_run, read_log
@@ -44,7 +44,7 @@ from groundling.studies.clip_td.implicit import text_only_run
 from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
-from groundling.training.teaching import place_of_features
+from groundling.teachers.cache import cache_folder
 from groundling.training.watched import means_by_epoch
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import described_join
@@ -352,7 +352,7 @@ def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run
         with pytest.raises(KeyboardInterrupt):
             data_show(config, tmp_path / "out.png")
     assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
-    for kept in (place_of_features("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
+    for kept in (cache_folder("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
         put(kept / "x.npy", "")
     clear_prepared(tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []

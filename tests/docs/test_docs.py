@@ -14,9 +14,9 @@ from pathlib import Path
 import documents
 import homes
 import pytest
+from builders.flags import flags_of
+from builders.regions import store
 from documents import PAGES, ROOT
-from test_cli import flags_of
-from test_pretrain import store
 from transformers import AutoModel
 
 from groundling.cli import COMMANDS, main

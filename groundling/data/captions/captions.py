@@ -21,7 +21,7 @@ from groundling.data.captions.files import (
     layout_of,
     read_file,
 )
-from groundling.data.tables.image_files import (
+from groundling.data.images import (
     Names,
     differs_in_ending,
     is_picture,
@@ -30,7 +30,7 @@ from groundling.data.tables.image_files import (
     stem,
     unread_images,
 )
-from groundling.data.tables.tables import OWN, ROWS, lines_of
+from groundling.data.tables import OWN, ROWS, lines_of
 from groundling.runs.folder import read_json
 from groundling.settings.inputs import CaptionColumns
 
@@ -60,9 +60,14 @@ class Captions:
         path: str | Path,
         splits: Sequence[str] | None = (),
         columns: CaptionColumns = GUESSED,
+        content: object = None,
     ) -> None:
-        """Reads `path`; `splits`: of Karpathy's json, those that are wanted, None for all. Never raises InputError."""
-        self.reading: Reading = read_file(Path(path), splits, columns)
+        """Reads `path`; never raises InputError.
+
+        `splits`: of Karpathy's json, those that are wanted, None for all. `content`: what a file of JSON holds, if it
+        has been read.
+        """
+        self.reading: Reading = read_file(Path(path), splits, columns, content)
         self.path = self.reading.path
         if not self.reading.rows and not self.reading.faults:
             self.reading.fault("none", f"{self.path}: no captions found")

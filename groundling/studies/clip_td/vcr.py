@@ -12,7 +12,7 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.prediction.agreement import Agreement
 from groundling.runs.folder import RESULT, finished, write_whole
 from groundling.runs.run import Run

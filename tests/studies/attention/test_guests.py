@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.regions import store
 from homes import put
-from test_pretrain import store
 from transformers import (
     BertTokenizer,
     LxmertForPreTraining,

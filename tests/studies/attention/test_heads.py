@@ -16,23 +16,19 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.attention import HEADS, LAYERS, Told, samples_of
 from homes import put
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundling.cli import main
 from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.paired import RegionSamples
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.data.shards import Part
-from groundling.models.attention import (
-    AttentionMap,
-    Place,
-    Places,
-    places_of_regions,
-    places_of_text,
-)
+from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
+from groundling.studies.attention.attending import OtherLooks, partners, untrained
 from groundling.studies.attention.grounding import (
     Facts,
     Grounding,
@@ -43,51 +39,11 @@ from groundling.studies.attention.grounding import (
     words_of,
 )
 from groundling.studies.attention.leaderboard import Board, halves
-from groundling.studies.attention.passes import (
-    BySample,
-    Look,
-    OtherLooks,
-    Sums,
-    partners,
-    read_here,
-    untrained,
-)
+from groundling.studies.attention.passes import BySample, Look, Sums, read_here
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
 
-LAYERS, HEADS = 3, 5
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
-
-
-class Told(nn.Module):
-    """Gives maps of its own making, in place of a model's; counts how often it is run."""
-
-    def __init__(self, layers: int = LAYERS, heads: int = HEADS) -> None:
-        super().__init__()
-        self.layers, self.heads = layers, heads
-        self.anything = nn.Parameter(torch.zeros(1))
-        self.runs = 0
-
-    def weights(self, name: str, layer: int, size: int) -> np.ndarray:
-        """(heads, size, size), the same for a sample whatever its batch."""
-        rng = np.random.default_rng([layer, *name.encode()])
-        return rng.random((self.heads, size, size), dtype=np.float32) ** 8
-
-    def forward(self, batch: Batch, attention: Any) -> Encoded:
-        self.runs += 1
-        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
-        inside = (places.holds != Place.PADDING).numpy()
-        for layer in range(self.layers):
-            every = np.zeros((len(batch), self.heads, *inside.shape[1:] * 2), np.float32)
-            for row, name in enumerate(batch.ids):
-                own = np.flatnonzero(inside[row])
-                made = self.weights(name, layer, len(own))
-                every[np.ix_([row], range(self.heads), own, own)] = made / made.sum(
-                    -1, keepdims=True
-                )
-            attention(AttentionMap("self", layer, torch.from_numpy(every), places, places))
-            del every
-        return Encoded()
 
 
 class Pointing(Told):
@@ -121,12 +77,6 @@ def row(boxes: list[list[float]], whole: bool = False, confidence: Any = None) -
 @pytest.fixture(scope="module")
 def text() -> TextInput:
     return TextInput(toys.bert_words(), 40)
-
-
-def samples_of(
-    examples: list[Example], store: dict[str, RegionRow], text: TextInput, **seeing: Any
-) -> Samples:
-    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), Seeing(**seeing))
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import toys
 import transformers as hf
+from builders.attention import TEXT, content_of
 
 import groundling
 from groundling.cli import main
@@ -21,7 +22,6 @@ from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.attention import AttentionMap
-from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Look
 from groundling.studies.attention.page.pairs import Pair
@@ -29,9 +29,6 @@ from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, View, Word, pack
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
-
-TEXT = "a red doghouse runs"
-"""Of which the third word is of several pieces."""
 
 
 @pytest.fixture(scope="module")
@@ -65,18 +62,11 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
     return steps / 255 * largest
 
 
-def content_of(html: str) -> dict[str, Any]:
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    content: dict[str, Any] = json.loads(text)
-    return content
-
-
 # -- numbers -----------------------------------------------------------------------------------------------------------
 
 
 def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
-    config = LookConfig(model=(str(place / "seer"),), regions=(str(place / "store"),))
-    looked = Looked(str(place / "seer"), config, "cpu")
+    looked = Looked(str(place / "seer"), "cpu", regions=(str(place / "store"),))
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]

@@ -16,8 +16,8 @@ import homes
 import numpy as np
 import pytest
 import toys
+from builders.attention import HEADS, LAYERS, Told, samples_of
 from homes import put
-from test_heads import HEADS, LAYERS, Told, samples_of
 
 from groundling.cli import main
 from groundling.core.errors import InputError

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 import vcr_files
+from builders.tasks import vqa_answers
 from homes import STEPS, answers, put, rte, student
 from scipy.special import softmax
-from test_partitions import vqa
 
 import groundling.studies.clip_td.ensemble
 import groundling.training.evaluation
@@ -130,7 +130,7 @@ def test_of_many_answers_the_likely_ones_are_averaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """VQA's 3,129 outputs are not kept; here 3 are as many, first in full and then cut."""
-    folder = vqa(tmp_path / "vqa", ("yes", "red", "no", "yes", "red", "no", "yes", "red"))
+    folder = vqa_answers(tmp_path / "vqa", ("yes", "red", "no", "yes", "red", "no", "yes", "red"))
     config = FinetuneConfig(
         str(student(tmp_path / "student")), "vqa", str(folder), seeds=2, max_length=32
     )

@@ -15,16 +15,16 @@ import pytest
 import torch
 import torch.nn.functional as F
 import vcr_files
+from builders.photos import image, resnet
+from builders.regions import store
+from builders.tasks import vqa_answers
 from homes import STEPS, answers, put
 from PIL import Image
 from scipy.special import expit, softmax
-from test_clip_teacher import image
-from test_end_to_end import resnet
-from test_partitions import vqa
-from test_pretrain import store
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
-import groundling.prediction.matching
+import groundling.models.clip
+import groundling.teachers.clip
 from groundling.cli import main
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split, count in (("train", 9), ("dev", 9), ("test", 8)):
         claims = [claim(number, split) for number in range(count)]
         vcr_files.write(folder / f"snli_ve/snli_ve_{split}.jsonl", claims)
-    vqa(folder / "vqa", ASKED)
+    vqa_answers(folder / "vqa", ASKED)
     for number in range(3):
         image(folder / f"images/movie/{number}.png", (16, 16), number)
         image(folder / f"images/{number}.png", (16, 16), number + 3)
@@ -260,13 +260,13 @@ def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
 
 def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    embedded = groundling.prediction.matching.Towers.embedded
+    embedded = groundling.models.clip.FrozenClip.embedded
 
     def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
         read.append(len(rows))
         return embedded(self, rows, batch)
 
-    monkeypatch.setattr(groundling.prediction.matching.Towers, "embedded", counted)
+    monkeypatch.setattr(groundling.models.clip.FrozenClip, "embedded", counted)
     zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
     assert read == [3]
     config = settings(place, "vqa", split="val", most_questions=2)
@@ -282,7 +282,7 @@ def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -
 def test_features_stay_in_a_cache(place: Path, tmp_path: Path, monkeypatch) -> None:
     config = settings(place, "vcr/answer", teacher_cache=str(tmp_path / "cache"))
     first = zero_shot(config, tmp_path / "first")
-    monkeypatch.setattr(groundling.prediction.matching.ClipTeacher, "features", homes.never)
+    monkeypatch.setattr(groundling.teachers.clip.ClipPart, "features", homes.never)
     assert zero_shot(config, tmp_path / "second")["scores"] == first["scores"]
     assert zero_shot(config, tmp_path / "first") == first
 

@@ -1,0 +1,326 @@
+"""Layouts of tasks: data sets in their official files, each split as its task reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from groundling.check.images import find_images
+from groundling.check.places import EMPTY, OUTSIDE, Match, Place, Report
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.data.captions.files import header_of
+from groundling.data.regions.detections import read_detections
+from groundling.data.regions.store import inside
+from groundling.data.tables import TABLES, separator_note
+from groundling.tasks import Task, flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
+from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.readability import NAMES, READABILITY
+from groundling.tasks.swag import FULL, REGULAR
+
+GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, Reader))
+"""GLUE's tasks, each with its reader."""
+CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, excerpt, _ in NAMES}
+"""The column by which a csv file tells its task."""
+
+
+def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Example] | None:
+    """A split, counted and looked through; None if it cannot be read."""
+    try:
+        examples, notes = task.with_notes(folder, split)
+    except InputError as error:
+        report.error(error)
+        return None
+    path = task.file(folder, split)
+    if path.suffix in TABLES and (note := separator_note(path)):
+        report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
+    if split == task.train:
+        report.problems.extend(task.same_files(folder))
+    about = f"{len(examples):,} examples"
+    if task.file(folder, task.train) == task.file(folder, task.dev[0]):
+        about += f" of {split}"  # one file holds them all
+    report.fact(path, f"{about}{_labels(task, examples)}")
+    for note in notes:
+        report.fact(path, note)
+    report.repeated(path, [f"example {example.id}" for example in examples])
+    report.problem(path, EMPTY, _empty_texts(examples))
+    return examples
+
+
+def _labels(task: Task, examples: list[Example]) -> str:
+    """How often there is each label, or which values they have; nothing for labels of other sorts."""
+    labels = [e.label for e in examples if isinstance(e.label, int | float)]
+    if not labels:
+        return ""
+    if isinstance(task.form, Classify):
+        counts = [f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels)]
+        return "; labels " + ", ".join(counts)
+    return f"; labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}"
+
+
+def _empty_texts(examples: list[Example]) -> list[str]:
+    empty = []
+    for example in examples:
+        for text in (example.text, example.pair, *example.choices):
+            if text is not None and not text.strip():
+                empty.append(f"example {example.id}")
+    return empty
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def glue(place: Place, report: Report) -> Match | None:
+    """A GLUE root, or the folder of one of its tasks."""
+    tasks = _glue_tasks(place.folder)
+    for task, _ in tasks:
+        _splits(task, place.folder, report)
+    if not tasks:
+        return None
+    names = ", ".join(reader.folder for _, reader in tasks)
+    return Match(_all(place), (f"GLUE {names}",))
+
+
+def _glue_tasks(folder: Path) -> list[tuple[Task, Reader]]:
+    """The tasks that a root has folders of; else the task that the folder is called by, or else fits."""
+    inside = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
+    if inside or not any(folder.glob("*.tsv")):
+        return inside
+    name = folder.resolve().name
+    named = [pair for pair in GLUE if pair[1].folder == name]
+    if named:
+        return named
+    for task, reader in GLUE:
+        if examples_of(task, folder, task.dev[0], Report("")) is not None:
+            return [(task, reader)]
+    return []
+
+
+def tables(place: Place, report: Report) -> Match | None:
+    """The csv files of SWAG and of readability."""
+    tasks: dict[str, Task] = {}
+    columns: set[str] = set()
+    for path in place.files:
+        if path.suffix == ".csv":
+            columns.update(header_of(path))
+    for column, task in CSV.items():
+        if column in columns:
+            tasks[task.name] = task
+    for task in tasks.values():
+        _splits(task, place.folder, report)
+    return Match(_all(place), tuple(tasks)) if tasks else None
+
+
+def _splits(task: Task, folder: Path, report: Report) -> None:
+    for split in (task.train, *task.dev):
+        examples_of(task, folder, split, report)
+    for split in task.test:
+        if task.file(folder, split).is_file():  # only a submission needs it
+            examples_of(task, folder, split, report)
+
+
+def _all(place: Place) -> dict[Path, list[str]]:
+    """All files of a place: what lies beside a text task's files is not looked at."""
+    return {path: [] for path in place.files}
+
+
+# -- vision and language -----------------------------------------------------------------------------------------------
+
+
+Wanted = dict[Path, list[str]]
+"""Files of a layout, each with the ids of the images that it asks for."""
+
+LISTS = ("minival.json", "nominival.json")
+"""What no other layout calls its files."""
+
+
+def _matched(place: Place, wanted: Wanted, report: Report) -> Match | None:
+    """A match if there are files of the layout, after a look at the images that they ask for."""
+    if not wanted:
+        return None
+    report.saw(*(file for file in wanted if file.is_file()))
+    find_images(place, wanted, report)
+    return Match(wanted)
+
+
+def _first_images(examples: Sequence[Example] | None) -> list[str]:
+    return [example.images[0] for example in examples or ()]
+
+
+def vqa_v2(place: Place, report: Report) -> Match | None:
+    """Questions and annotations of VQA v2, or LXMERT's lists, with an answer map."""
+    folder = place.folder
+    splits = [split for split in vqa.YEARS if _has_vqa(folder, split)]
+    lists = place.with_fields(".json", "question_id", "img_id")
+    lists += [one for one in place.heads if one.name in LISTS and one not in lists]  # damaged
+    splits += [path.stem for path in lists]
+    if not splits:
+        return None
+    wanted: Wanted = {}
+    for pattern in ("*ans2label.json", "*label2ans.json"):
+        wanted.update((path, []) for path in folder.glob(pattern))
+    for split in splits:
+        examples = examples_of(vqa.VQA, folder, split, report)
+        wanted[vqa.file_of(folder, split, vqa.ANNOTATIONS)] = []
+        wanted[vqa.file_of(folder, split)] = _first_images(examples)
+    return _matched(place, wanted, report)
+
+
+def _has_vqa(folder: Path, split: str) -> bool:
+    names = (vqa.QUESTIONS[:1], vqa.ANNOTATIONS)
+    return any(vqa.file_of(folder, split, name).is_file() for name in names)
+
+
+def vcr_lines(place: Place, report: Report) -> Match | None:
+    """Lines of VCR, and the metadata of their images, if that is there."""
+    files = place.with_fields(".jsonl", "annot_id", "img_fn")  # not a log of `data shift`
+    if not files:
+        return None
+    for path in place.heads:  # a damaged one is not told by its fields
+        if path.name in {"train.jsonl", "val.jsonl", "test.jsonl"} and path not in files:
+            files.append(path)
+    wanted: Wanted = {}
+    for file in files:
+        examples = examples_of(vcr.ANSWER, place.folder, file.stem, report)
+        wanted[file] = _first_images(examples)
+        if examples and (place.folder / "vcr1images").is_dir():
+            report.saw(place.folder / "vcr1images")
+            _vcr_metadata(place.folder, file, examples, report)
+    return _matched(place, wanted, report)
+
+
+def _vcr_metadata(folder: Path, file: Path, examples: Sequence[Example], report: Report) -> None:
+    by_image = {example.images[0]: example for example in examples}
+    sound = report.readable(partial(vcr.objects_of, folder, one) for one in by_image.values())
+    boxes = sum(len(objects.boxes) for objects in sound)
+    metadata = f"metadata of {len(sound):,} with {boxes:,} boxes"
+    report.fact(file, f"{len(by_image):,} images, {metadata}")
+
+
+def nlvr2_lines(place: Place, report: Report) -> Match | None:
+    """Lines of NLVR2, and its lists of subsets."""
+    wanted: Wanted = {}
+    files = place.with_fields(".json", "identifier", "sentence")
+    if files:  # the other splits are NLVR2's, too, whatever they begin with
+        splits = (nlvr2.NLVR2.train, *nlvr2.NLVR2.dev)
+        named = [place.folder / f"{split}.json" for split in splits]
+        files += [file for file in named if file in place.heads and file not in files]
+    for file in files:
+        examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
+        wanted[file] = [image for example in examples for image in example.images]
+        known = {example.official for example in examples if example.label is not None}
+        if known:  # of splits without labels no part is scored
+            report.readable([partial(nlvr2.parts_of, place.folder, file.stem, known)])
+            report.saw(*place.folder.glob("*_identifiers.txt"))
+    return _matched(place, wanted, report)
+
+
+def snli_ve_lines(place: Place, report: Report) -> Match | None:
+    """Lines of SNLI-VE."""
+    wanted: Wanted = {}
+    for file in place.heads:
+        if not file.match("snli_ve_*.jsonl"):
+            continue
+        split = file.stem.removeprefix("snli_ve_")
+        examples = examples_of(snli_ve.SNLI_VE, place.folder, split, report)
+        wanted[file] = _first_images(examples)
+    return _matched(place, wanted, report)
+
+
+def refcoco_files(place: Place, report: Report) -> Match | None:
+    """Expressions of RefCOCO, RefCOCO+ or RefCOCOg, and MAttNet's detected boxes."""
+    files = sorted(place.folder.glob("refs(*).p"))
+    detections = place.with_fields(".json", "image_id", "box", "score")
+    if not files and not detections:
+        return None
+    wanted: Wanted = {file: [] for file in (*files, *detections)}
+    objects: refcoco.Objects | None = None
+    if files or (place.folder / "instances.json").is_file():
+        (objects,) = report.readable([partial(refcoco.instances, place.folder)]) or (None,)
+    for file in files:
+        wanted[file] = _expressions(file, objects, report)
+    for file in detections:
+        _detections(file, objects, report)
+    return _matched(place, wanted, report)
+
+
+def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) -> list[str]:
+    """The images of all splits' expressions."""
+    images: list[str] = []
+    places: list[str] = []
+    refs = refcoco.read_plain(file)
+    splits = dict.fromkeys(ref["split"] for ref in refs)
+    if objects is None:
+        return []
+    for split in splits:
+        reads = [partial(refcoco.expressions_in, file, refs, objects, split)]
+        for asked in report.readable(reads):
+            split_images = [expression.image for expression in asked]
+            named = {expression.object for expression in asked}
+            images += split_images
+            places += [f"expression {expression.id}" for expression in asked]
+            about = f"{len(asked):,} expressions of {split}, {len(named):,} objects"
+            report.fact(file, f"{about} in {len(set(split_images)):,} images")
+            empty = [f"expression {e.id}" for e in asked if not e.text.strip()]
+            report.problem(file, EMPTY, empty)
+    unknown = sorted(set(map(str, splits)) - set(refcoco.SPLITS))
+    report.problem(file, f"splits beside {', '.join(refcoco.SPLITS)}", unknown)
+    report.repeated(file, places)
+    return images
+
+
+def _detections(file: Path, objects: refcoco.Objects | None, report: Report) -> None:
+    """Report on detected boxes; empty ones are counted, others are looked for in their images."""
+    found = read_detections(file)
+    full = [one for one in found if (one.corners[2:] > one.corners[:2]).all()]
+    sizes = {} if objects is None else objects[0]
+    known = [one for one in full if one.image in sizes]
+    outside = []
+    if known:
+        shares = np.array([one.corners / (sizes[one.image] * 2) for one in known])
+        _, good = inside(shares)
+        outside = [one.image for one, fits in zip(known, good, strict=True) if not fits]
+    unlisted = [one.image for one in full if sizes and one.image not in sizes]
+    report.problem(file, OUTSIDE, _named(outside))
+    report.problem(file, "not in instances.json", _named(unlisted))
+    about = f"{len(full):,} detected boxes in {len({one.image for one in full}):,} images"
+    report.fact(file, f"{about}; {len(found) - len(full):,} empty ones")
+
+
+def _named(images: Sequence[int]) -> list[str]:
+    """What messages call RefCOCO's images of these numbers."""
+    called = (refcoco.COCO.format(subset="train2014", number=number) for number in images)
+    return [f"image {name}" for name in dict.fromkeys(called)]
+
+
+def flickr30k_entities(place: Place, report: Report) -> Match | None:
+    """Captions with marks, boxes, and lists of the splits' images."""
+    folder = place.folder
+    if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
+        return None
+    report.saw(folder / "Sentences", folder / "Annotations")
+    wanted: Wanted = {}
+    for split in ("train", "val", "test"):
+        file = folder / f"{split}.txt"
+        if file.is_file():
+            wanted[file] = flickr_entities.images(folder, split)
+            _entities(folder, file, wanted[file], report)
+    if not wanted:
+        expected = "expected lists of images train.txt, val.txt or test.txt, found none"
+        report.problems.append(f"{folder}: {expected}")
+        return Match()
+    return _matched(place, wanted, report)
+
+
+def _entities(folder: Path, file: Path, images: Sequence[str], report: Report) -> None:
+    reads = [partial(flickr_entities.captions_of, folder, image) for image in images]
+    captions = [caption for group in report.readable(reads) for caption in group]
+    boxed = sum(len(caption.phrases) for caption in captions)
+    others = sum(len(caption.skipped) for caption in captions)
+    phrases = f"{boxed:,} phrases with boxes, {others:,} without"
+    report.fact(file, f"{len(images):,} images, {len(captions):,} captions; {phrases}")
+    report.repeated(file, [f"image {image}" for image in images])

@@ -1,0 +1,571 @@
+"""Tab- and comma-separated files, and json, read strictly: a row that lacks a field is an error that names its line."""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from groundling.core.errors import InputError, reading
+from groundling.runs.folder import parsed_json
+from groundling.settings.inputs import OwnFile
+
+TABLES = (".csv", ".tsv")
+"""Endings of tables, whose first line names the columns."""
+ROWS = (*TABLES, ".jsonl")
+"""Endings of files of rows with named columns or fields, one a line."""
+OWN = (*ROWS, ".json")
+"""The same, and of a list of such objects."""
+BLOCK = 1 << 20
+"""Bytes read at a time."""
+ZERO_BYTE = "a zero byte; damaged, or not a text in UTF-8"
+OLD_MAC = "lines end in carriage returns alone (old Mac); convert the file to newlines"
+
+
+def read_text(path: str | Path) -> str:
+    """A UTF-8 file (a byte-order mark is dropped).
+
+    Raises:
+        InputError: the file is missing, empty, not UTF-8, or has zero bytes, which no text has.
+    """
+    path = Path(path)
+    with reading(path):
+        raw = path.read_bytes()
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = raw.count(b"\n", 0, error.start) + 1
+        raise InputError(
+            f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file"
+        ) from None
+    if "\0" in text:  # UTF-16, a binary file, or what a file system leaves after the power failed
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise InputError(f"{path}, line {line}: {ZERO_BYTE}")
+    if not text.strip():
+        raise InputError(f"{path}: the file is empty")
+    return text
+
+
+def lines_of(path: str | Path) -> list[str]:
+    """Lines of a text file, split at newlines only (other separators occur inside real sentences).
+
+    Raises:
+        InputError: as `read_text`, or lines end in a carriage return alone, which would make the file one line.
+    """
+    text = read_text(path)
+    if "\n" not in text and "\r" in text.rstrip("\r"):
+        raise InputError(f"{path}: {OLD_MAC}")
+    lines = [line.removesuffix("\r") for line in text.split("\n")]
+    return lines[:-1] if lines[-1] == "" else lines
+
+
+def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
+    """The lines of a UTF-8 file with their ends, one after the other, so that a large file fills no memory.
+
+    `newline`: what `open` takes: lines end at newlines only, or, empty, at carriage returns, too.
+
+    Raises:
+        InputError: as `read_text`, at the line that is wrong.
+    """
+    path = Path(path)
+    _refuse_blank(path)
+    with reading(path), path.open(encoding="utf-8-sig", newline=newline) as file:
+        try:
+            for number, line in enumerate(file, 1):
+                if "\0" in line:
+                    raise InputError(f"{path}, line {number}: {ZERO_BYTE}")
+                yield line
+        except UnicodeDecodeError:
+            raise _wrong_byte(path) from None
+
+
+def _refuse_blank(path: Path) -> None:
+    """Raises InputError for a file that is missing, cannot be read, or holds nothing but space."""
+    with reading(path), path.open("rb") as file:
+        while block := file.read(BLOCK):
+            if block.removeprefix(b"\xef\xbb\xbf").strip():
+                return
+    raise InputError(f"{path}: the file is empty")
+
+
+def _wrong_byte(path: Path) -> InputError:
+    """What is said of a file that is not UTF-8: the first line that is not, and its byte."""
+    with reading(path), path.open("rb") as file:
+        for number, line in enumerate(file, 1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                byte = line[error.start]
+                return InputError(
+                    f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); convert the file"
+                )
+    return InputError(f"{path}: not UTF-8; convert the file")
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Columns:
+    """How the columns of a table are told apart."""
+
+    separator: str
+    """What stands between two values."""
+    quoted: bool
+    """Whether values may stand in quotes, as RFC 4180 has them; without, a quote is a character of a text."""
+
+    def names(self, line: str) -> list[str]:
+        """The values of a line; of one that a csv does not hold, such as a name of 200,000 letters, none."""
+        if not self.quoted:
+            return line.split(self.separator)
+        try:
+            return next(csv.reader([line], delimiter=self.separator), [])
+        except csv.Error:
+            return []
+
+
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
+"""What may stand between two values, and what messages call it."""
+TABS = Columns("\t", quoted=False)
+"""Of a .tsv file."""
+COMMAS = Columns(",", quoted=True)
+"""Of a .csv file."""
+
+
+def columns_in(header: str, usual: Columns) -> Columns:
+    """How a table's columns are told apart, by its first line and what is usual for its ending.
+
+    A header that the usual separator leaves whole is split by another one, where there is one: Excel writes semicolons
+    where numbers have decimal commas.
+    """
+    if len(usual.names(header)) > 1:
+        return usual
+    others = [Columns(mark, quoted=True) for mark in SEPARATORS if mark != usual.separator]
+    best = max(others, key=lambda other: len(other.names(header)))
+    return best if len(best.names(header)) > 1 else usual
+
+
+def usual_columns(path: Path) -> Columns:
+    """How the columns of a file of this ending are told apart, unless its first line says otherwise."""
+    return TABS if path.suffix == ".tsv" else COMMAS
+
+
+def separator_note(path: Path) -> str:
+    """What is to be said of a table whose columns are not separated as is usual; empty for any other file.
+
+    Raises InputError as `read_text`.
+    """
+    if path.suffix in OWN and path.suffix not in TABLES:
+        return ""
+    usual = usual_columns(path)
+    found = columns_in(_first_line(path), usual)
+    if found == usual:
+        return ""
+    called = SEPARATORS[found.separator]
+    return f"{path}: its columns are separated by {called}, as its first line has them"
+
+
+def _first_line(path: Path) -> str:
+    return next(text_lines(path, "")).rstrip("\r\n")
+
+
+def columns_of(path: Path) -> list[str]:
+    """The header of a .csv file, or of a tab-separated one; raises InputError as `read_text`."""
+    _, names = next(_rows(path, columns_in(_first_line(path), usual_columns(path))))
+    return names
+
+
+def read_tsv(
+    path: str | Path, columns: Sequence[str], header: bool = True, short: list[int] | None = None
+) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of a TSV with quoting off, as (line number, {column: value}).
+
+    Args:
+        path: the file.
+        columns: columns that must be there, once each; without a header, the names of all fields in order.
+        header: whether the first line names the columns; if not by tabs, it is read as `read_csv` does.
+        short: takes the lines of rows with too few fields, which are left out (the rule of every QQP reader); without
+            it, they are refused.
+
+    Raises:
+        InputError: the file cannot be read, a column is missing or there twice, or a row has not as many fields as the
+            header: a tab too many or too few would shift its values into other columns.
+    """
+    path = Path(path)
+    how = columns_in(_first_line(path), TABS) if header else TABS
+    return _by_name(columns, _values(path, columns, how, header, short))
+
+
+def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
+    """Rows of an RFC-4180 CSV with a header, as (line number, {column: value}); also with semicolons or tabs.
+
+    Args:
+        path: the file.
+        columns: columns that must be there, once each.
+
+    Raises:
+        InputError: the file cannot be read, a column is missing or there twice, or a row is too short or long.
+    """
+    path = Path(path)
+    return _by_name(columns, _values(path, columns, columns_in(_first_line(path), COMMAS)))
+
+
+def _by_name(
+    columns: Sequence[str], rows: Iterator[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, str]]]:
+    for line, values in rows:
+        yield line, dict(zip(columns, values, strict=True))
+
+
+def table_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
+    """As `read_tsv` of a .tsv file and `read_csv` of any other, but a row's values alone, in the order of `columns`."""
+    return _values(path, columns, columns_in(_first_line(path), usual_columns(path)))
+
+
+def _values(
+    path: Path,
+    columns: Sequence[str],
+    how: Columns,
+    header: bool = True,
+    short: list[int] | None = None,
+) -> Iterator[tuple[int, list[str]]]:
+    rows = _rows(path, how)
+    names = list(columns)
+    if header:
+        _, names = next(rows)
+        _require(path, columns, names)
+    places = [names.index(name) for name in columns]
+    width = len(names)
+    for line, fields in rows:
+        if len(fields) != width:
+            if short is not None and len(fields) < width:
+                short.append(line)
+                continue
+            raise InputError(f"{path}, line {line}: {_wrong_count(len(fields), names, how)}")
+        yield line, [fields[place] for place in places]
+
+
+def _wrong_count(fields: int, names: Sequence[str], how: Columns) -> str:
+    """What is wrong with a row that has not as many fields as the header has names."""
+    if not how.quoted:
+        return f"{fields} fields, expected {len(names)}; tabs stand between columns, and in no text"
+    if fields < len(names):
+        return f"no value for column {names[fields]!r}; {fields} of {len(names)} are there"
+    mark = SEPARATORS[how.separator].removesuffix("s")
+    return f"{fields} values for {len(names)} columns; a {mark} inside a value needs quotes"
+
+
+def _rows(path: Path, how: Columns) -> Iterator[tuple[int, list[str]]]:
+    """All rows of a table, the header among them, each after its line."""
+    if how.quoted:
+        return _quoted_rows(path, how.separator)
+    return _plain_rows(path, how.separator)
+
+
+def _plain_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    for number, line in enumerate(text_lines(path), 1):
+        whole = line.removesuffix("\n")
+        if number == 1 and whole == line and "\r" in line.rstrip("\r"):
+            raise InputError(f"{path}: {OLD_MAC}")
+        yield number, whole.removesuffix("\r").split(separator)
+
+
+def _quoted_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
+    """Rows of RFC 4180, each after its last line; empty lines are none."""
+    reader = csv.reader(text_lines(path, ""), delimiter=separator, strict=True)
+    first = 1
+    try:
+        for row in reader:
+            if row:
+                yield reader.line_num, row
+            first = reader.line_num + 1
+    except csv.Error as error:
+        raise InputError(_wrong_quotes(path, separator, first, reader.line_num, error)) from None
+
+
+def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.Error) -> str:
+    """What is wrong with a row from line `first` to `last`: which quote in it nothing closes as it should.
+
+    Behind a quote without its other half all belongs to one value, until a later quote is wrong or the value too long.
+    """
+    opened = 0
+    inside = False
+    doubled = False
+    at_start = True
+    for number, line in islice(enumerate(text_lines(path, ""), 1), first - 1, last):
+        for mark, after in zip(line, [*line[1:], ""], strict=True):
+            if not inside:
+                inside = at_start and mark == '"'
+                opened = number if inside else opened
+                at_start = mark == separator or mark in "\r\n"
+            elif doubled:
+                doubled = False
+            elif mark == '"' and after == '"':
+                doubled = True
+            elif mark == '"':
+                inside = False
+                if after not in (separator, "\r", "\n", ""):
+                    return (
+                        f"{path}, line {opened}: a quote opens here that closes in line {number} before more of the "
+                        'value; close it, or write a quote inside a value twice ("")'
+                    )
+    if inside:
+        return (
+            f"{path}, line {opened}: a quote opens here that is not closed by line {last}; close it"
+        )
+    return f"{path}, line {last}: a cell is too long ({error})"
+
+
+def refuse_halves(where: str, parsed: object) -> None:
+    """Raises InputError if JSON that was read holds half of a surrogate pair, which is no character of any text."""
+    try:
+        json.dumps(parsed, ensure_ascii=False).encode()
+    except UnicodeEncodeError as error:
+        half = error.object[error.start]
+        raise InputError(
+            f"{where}: {half!a} is half a character; write the text in UTF-8"
+        ) from None
+
+
+def _require(path: str | Path, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Raises InputError unless every column is among the header's names once."""
+    for column in columns:
+        if column not in names:
+            raise InputError(
+                f"{path}, line 1: no column {column!r}; the header has {', '.join(names)}"
+            )
+        if names.count(column) > 1:
+            raise InputError(
+                f"{path}, line 1: {names.count(column)} columns are called {column!r}; rename all but one"
+            )
+
+
+def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The objects of a file of JSON lines, each after its file and line; each has a text in every field of `texts`.
+
+    Raises:
+        InputError: A line is not JSON, not an object, or has no such text.
+    """
+    for number, line in enumerate(lines_of(path), 1):
+        where = f"{path}, line {number}"
+        try:
+            row = parsed_json(line)
+        except json.JSONDecodeError as error:
+            raise InputError(f"{where}: not valid JSON ({error.msg})") from None
+        except (ValueError, RecursionError):
+            # Python refuses numbers of thousands of digits and brackets thousands deep.
+            raise InputError(f"{where}: a number too long, or too many brackets") from None
+        if "\\u" in line:
+            refuse_halves(where, row)
+        for name in texts:
+            if not isinstance(row, dict) or not isinstance(row.get(name), str):
+                raise InputError(f"{where}: no text in field {name!r}")
+        yield where, row
+
+
+# -- rows by the names of their columns --------------------------------------------------------------------------------
+
+
+class Where(NamedTuple):
+    """Where a row stands; as a text, which is made when a message needs it, its file and line."""
+
+    path: Path
+    unit: str
+    """What is counted: line, or entry of a list."""
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.path}, {self.unit} {self.number}"
+
+
+def where_of(path: Path, number: int) -> Where:
+    """Where a row of a file stands, of those that `rows_of` numbers."""
+    return Where(path, "entry" if path.suffix == ".json" else "line", number)
+
+
+class Cells(Mapping[str, str]):
+    """A row of a table by the names of its columns, which all rows share: a million rows need not hold them."""
+
+    __slots__ = ("places", "values_in_order")
+
+    def __init__(self, places: Mapping[str, int], values: tuple[str, ...]) -> None:
+        self.places = places
+        self.values_in_order = values
+
+    def __getitem__(self, name: str) -> str:
+        return self.values_in_order[self.places[name]]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.places)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+
+def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+    """Rows as (number of the line or entry, texts of `columns`) of a .csv, .tsv, .json (a list) or .jsonl file.
+
+    Raises:
+        InputError: another suffix, a column that is missing or there twice, or a value that is neither text nor number.
+    """
+    if path.suffix in TABLES:
+        yield from table_values(path, columns)
+        return
+    for number, item in _objects(path):
+        if not isinstance(item, dict):
+            where = where_of(path, number)
+            raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
+        try:
+            yield number, texts_in(item, columns)
+        except InputError as error:
+            raise InputError(f"{where_of(path, number)}: {error}") from None
+
+
+def own_columns(options: OwnFile) -> tuple[tuple[str, ...], dict[str, str]]:
+    """The columns of texts, one or two, and all columns that a task of one's own file reads, with what each holds.
+
+    Raises InputError for columns that do not go together.
+    """
+    text_columns = tuple(name.strip() for name in options.text.split(",") if name.strip())
+    if len(text_columns) not in (1, 2):
+        raise InputError("your own file needs --text COLUMN or --text FIRST,SECOND beside --label")
+    if options.group and options.dev:
+        raise InputError(
+            f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
+            "leave one of them out"
+        )
+    if options.label in text_columns:
+        raise InputError(
+            f"--text {options.text}: column {options.label!r} is the label, which no text may tell; leave it out"
+        )
+    expected = dict.fromkeys(text_columns, "a text")
+    expected[options.label] = "a label"
+    if options.image:
+        expected[options.image] = "an image file"
+    if options.group:
+        expected.setdefault(options.group, "a group")  # may be one of the others
+    return text_columns, expected
+
+
+def check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Raises InputError as `rows_of` does, as far as a file's header or its first row tells."""
+    next(rows_of(path, tuple(columns)), None)
+
+
+def check_asked(path: Path, header: Sequence[str], columns: Mapping[str, str], mark: str) -> None:
+    """Raises InputError for a column, or one of several by comma, that a header lacks, naming the setting that says it.
+
+    `columns`: what settings say, by the name of the setting, which `mark` stands before in messages.
+    """
+    for setting, listed in columns.items():
+        for name in filter(None, map(str.strip, listed.split(","))):
+            if name not in header:
+                raise InputError(
+                    f"{path}: no column {name!r}; there are: {', '.join(header)}; "
+                    f"{mark}{setting} says which column it is"
+                )
+
+
+def whole_rows(
+    path: Path, columns: Sequence[str]
+) -> tuple[list[str], list[tuple[Where, Mapping[str, Any]]]]:
+    """The names of all columns, and of each row its file and line and all it holds, of the same files as `rows_of`.
+
+    Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, if no row has one of
+    `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
+    """
+    if path.suffix in TABLES:
+        header = columns_of(path)
+        _require_columns(path, columns, header)
+        places = {name: place for place, name in enumerate(header)}
+        rows: list[tuple[Where, Mapping[str, Any]]] = [
+            (where_of(path, number), Cells(places, tuple(values)))
+            for number, values in rows_of(path, tuple(header))
+        ]
+    else:
+        rows = []
+        for number, item in _objects(path):
+            where = where_of(path, number)
+            if not isinstance(item, dict):
+                raise InputError(f"{where}: expected an object")
+            rows.append((where, item))
+        header = list(dict.fromkeys(name for _, row in rows for name in row))
+        if rows:
+            _require_columns(path, columns, header)
+    if not rows:
+        raise InputError(f"{path}: holds no rows")
+    return header, rows
+
+
+def _require_columns(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
+    for name in columns:
+        if name not in header:
+            raise InputError(f"{path}: no column {name!r}; there are: {', '.join(header)}")
+
+
+def _objects(path: Path) -> Iterator[tuple[int, object]]:
+    """The entries of a .json or .jsonl file, each after its number."""
+    if path.suffix == ".json":
+        return _entries(path)
+    if path.suffix == ".jsonl":
+        return _lines(path)
+    raise InputError(f"{path}: expected a .csv, .tsv, .json or .jsonl file")
+
+
+def _entries(path: Path) -> Iterator[tuple[int, object]]:
+    content = _parsed(str(path), read_text(path))
+    if not isinstance(content, list):
+        raise InputError(f"{path}: expected a list of objects")
+    yield from enumerate(content)
+
+
+def _lines(path: Path) -> Iterator[tuple[int, object]]:
+    for number, line in enumerate(lines_of(path), 1):
+        if line.strip():
+            yield number, _parsed(where_of(path, number), line)
+
+
+def _parsed(where: object, text: str) -> object:
+    def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        names = Counter(name for name, _ in pairs)
+        for name, count in names.items():
+            if count > 1:
+                raise InputError(f"{where}: {count} fields are called {name!r}; rename all but one")
+        return dict(pairs)
+
+    try:
+        parsed: object = json.loads(text, object_pairs_hook=once_each)
+    except InputError:
+        raise
+    except json.JSONDecodeError as error:
+        place = f", line {error.lineno}" if error.lineno > 1 else ""
+        raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
+    except (RecursionError, ValueError):
+        raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
+    if "\\u" in text:
+        refuse_halves(str(where), parsed)
+    return parsed
+
+
+def texts_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+    """Some fields of a row as a csv would have them; raises InputError, without the place, for others."""
+    return [_cell(name, row.get(name)) for name in columns]
+
+
+def _cell(name: str, value: object) -> str:
+    if value is None:
+        raise InputError(f"no field {name!r}")
+    if isinstance(value, str):
+        return value
+    # A bool is an int to Python.
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or (isinstance(value, float) and not math.isfinite(value)):
+        what = json.dumps(value)[:40]
+        raise InputError(f"field {name!r} is {what}; expected a text or a number")
+    return json.dumps(value)

@@ -1,0 +1,238 @@
+"""Teachers of text: a frozen CLIP-like text tower, and the student's own encoder as it was before training."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
+
+from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.data.samples import Samples, TextSamples, WindowInput
+from groundling.models.clip import ClipText, last_pieces
+from groundling.models.text import TextEncoder
+from groundling.models.weights import weights_sha256
+from groundling.teachers import Teacher
+
+CALIBRATION = 2048
+"""Samples from which the features' mean and spread are estimated."""
+BATCH = 64
+"""Samples read at a time for that."""
+REMEMBERED = 1 << 14
+"""Texts whose windows are remembered: those of a task, whose epochs are many, or of a large corpus the last."""
+
+
+class ClipTextTeacher(Teacher):
+    """Sentence and word features of a text, as the teacher sees it; never trained, never saved, always in eval mode.
+
+    A word's feature is that of its last piece (the tower is causal, so only that piece has seen the whole word); a
+    text of several windows has the mean of their end-token features. Features are standardised per dimension over
+    the first samples of the data (`fit`), because CLIP's share a large common part that hides what differs.
+    """
+
+    name = "clip_text"
+
+    def __init__(
+        self,
+        clip: ClipText,
+        tokenizer: PreTrainedTokenizerBase,
+        standardise: bool = True,
+        max_windows: int = 0,
+    ) -> None:
+        """The tokenizer is the tower's own; at most `max_windows` windows a text are read (0: all)."""
+        self.clip = clip.eval().requires_grad_(False)
+        self.width = clip.width
+        self.windows = WindowInput(tokenizer, clip.window, max_windows)
+        self.standardise = standardise
+        self.stats: dict[str, tuple[Tensor, Tensor]] = {}
+        self.converted: dict[tuple[str, str | None], Sample] = {}
+        self.calibrated_on = ""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the tower is."""
+        return self.clip.logit_scale.device
+
+    def to(self, device: torch.device | str) -> ClipTextTeacher:
+        """Move the tower."""
+        self.clip.to(device)
+        self.stats = {part: (m.to(device), s.to(device)) for part, (m, s) in self.stats.items()}
+        return self
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        """Windows and words of each row's own text, converted once; equal ones have equal ids."""
+        examples = [needed(row.example, "example", "a teacher of texts") for row in rows]
+        missing = [one for one in examples if (one.text, one.pair) not in self.converted]
+        if missing and len(self.converted) > REMEMBERED:
+            self.converted.clear()
+            missing = examples
+        if missing:
+            texts = [Example(str(n), one.text, one.pair) for n, one in enumerate(missing)]
+            samples = TextSamples(texts, None, self.windows).get(range(len(texts)))
+            for one, sample in zip(missing, samples, strict=True):
+                self.converted[one.text, one.pair] = replace(sample, id=_identity(sample))
+        return [self.converted[one.text, one.pair] for one in examples]
+
+    def fit(self, samples: Samples) -> ClipTextTeacher:
+        """Estimate the features' mean and spread on the data's first samples; the same data gives the same numbers."""
+        if not self.standardise or self.stats:
+            return self
+        sentences: list[Tensor] = []
+        words: list[Tensor] = []
+        read = hashlib.blake2b(digest_size=16)
+        count = min(CALIBRATION, len(samples))
+        for start in range(0, count, BATCH):
+            indices = range(start, min(start + BATCH, count))
+            rngs = [generator("calibration", samples.ids[index]) for index in indices]
+            some = samples.get(indices, rngs)
+            inputs = self.inputs([row for sample in some for row in sample.rows])
+            read.update("".join(one.id for one in inputs).encode())
+            features = self.features(collate(inputs))
+            sentences.append(features["sentence"])
+            words.append(features["words"][features["has"]])
+        for part, values in (("sentence", sentences), ("words", words)):
+            every = torch.cat(values)
+            self.stats[part] = (every.mean(0), every.std(0).clamp(min=1e-6))
+        self.calibrated_on = read.hexdigest()
+        return self
+
+    def key(self) -> dict[str, Any]:
+        """The tower's weights, how texts are cut, and the texts from which the spread was estimated."""
+        return {
+            "weights": weights_sha256(self.clip),
+            "windows": [self.windows.limit, self.windows.max_windows],
+            "standardised_on": self.calibrated_on,
+        }
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """`sentence` (U, E), `words` (U, K, E) and `has` (U, K), which says where a word has a feature."""
+        batch = batch.to(self.device)
+        windows = needed(batch.clip, "clip", "the teacher")
+        numbers = needed(batch.words, "words", "the teacher")
+        states, pooled = self.clip(windows)
+        rows, count = numbers.shape
+        one_each = torch.ones_like(windows.row)
+        windows_of_row = torch.zeros_like(numbers[:, 0]).index_add(0, windows.row, one_each)
+        total = pooled.new_zeros(rows, pooled.shape[1]).index_add(0, windows.row, pooled)
+        flat = windows.join(states)  # (U, V, E)
+        last = last_pieces(windows.word, count)
+        chosen = last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1])
+        said = {"sentence": total / windows_of_row.unsqueeze(-1), "words": flat.gather(1, chosen)}
+        for part, (mean, spread) in self.stats.items():
+            said[part] = (said[part] - mean) / spread
+        return {**said, "has": last >= 0}
+
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`has` (U, K), which follows from the words of the windows' pieces."""
+        if "has" not in features:
+            return {}
+        windows = needed(batch.clip, "clip", "the teacher")
+        numbers = needed(batch.words, "words", "the teacher")
+        return {"has": last_pieces(windows.word, numbers.shape[1]) >= 0}
+
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        """Each row's features, those of words without padding."""
+        counts = (needed(batch.words, "words", "the teacher") >= 0).sum(1).tolist()
+        arrays = {name: value.cpu().numpy() for name, value in features.items()}
+        return [
+            {
+                "sentence": arrays["sentence"][row],
+                "words": arrays["words"][row, :count],
+                "has": arrays["has"][row, :count],
+            }
+            for row, count in enumerate(counts)
+        ]
+
+
+class ClipSentences(ClipTextTeacher):
+    """The sentence features alone, as the tower gives them: the text side of a CLIP.
+
+    With one window that is CLIP's own embedding of the text, cut where the window ends; of several it is the mean.
+    """
+
+    name = "clip_sentences"
+
+    def __init__(
+        self, clip: ClipText, tokenizer: PreTrainedTokenizerBase, max_windows: int = 1
+    ) -> None:
+        """As `ClipTextTeacher`."""
+        super().__init__(clip, tokenizer, standardise=False, max_windows=max_windows)
+
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """`sentence` (U, E)."""
+        return {"sentence": super().features(batch)["sentence"]}
+
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        """Each row's feature."""
+        return Teacher.unbatch(self, features, batch)
+
+
+class FrozenCopy(Teacher):
+    """The pooled sentence vectors of a student's texts, as it gave them before it was trained: a frozen copy."""
+
+    name = "itself"
+    display_name = "the student as it was"  # a run without a teacher has it, too
+    counts_truncated = False  # it reads what the student reads, whose own cut pieces are counted
+
+    def __init__(self, text: TextEncoder) -> None:
+        """Copies the encoder as it stands. Raises InputError if it pools no sentence vector."""
+        if text.sentence is None:
+            raise InputError(f"{text.tokenizer.name_or_path}: no sentence vectors to retain")
+        self.text = TextEncoder(copy.deepcopy(text.encoder), text.tokenizer)
+        self.text.speaks(text.sentence)
+        self.text.eval().requires_grad_(False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the copy is."""
+        return next(self.text.parameters()).device
+
+    def to(self, device: torch.device | str) -> FrozenCopy:
+        """Move the copy."""
+        self.text.to(device)
+        return self
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        """Each row's own pieces, which nothing has masked yet; equal ones have equal ids."""
+        texts = [needed(row.text, "text", self.name) for row in rows]
+        return [Sample(_text_identity(text), text=text) for text in texts]
+
+    def key(self) -> dict[str, Any]:
+        """Its weights, and how it pools."""
+        sentence = needed(self.text.sentence, "sentence", self.name)
+        return {
+            "weights": weights_sha256(self.text.encoder),
+            "pooling": list(sentence.pooling.modes),
+        }
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> Mapping[str, Tensor]:
+        """`as_it_was` (U, S), of unit length."""
+        encoded = self.text(batch.to(self.device))
+        return {"as_it_was": F.normalize(needed(encoded.sentence, "sentence", self.name), dim=-1)}
+
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Nothing: no objective counts by these."""
+        return {}
+
+
+def _identity(sample: Sample) -> str:
+    """Equal for texts that the teacher reads alike: the same pieces in the same raw words."""
+    row: Row = needed(sample.clip, "clip", "a teacher of texts")
+    words = needed(sample.words, "words", "a teacher of texts")
+    return hashlib.blake2b(row.ids.tobytes() + b"|" + words.tobytes(), digest_size=16).hexdigest()
+
+
+def _text_identity(text: Row) -> str:
+    """Equal for texts of the same pieces."""
+    return hashlib.blake2b(text.ids.tobytes(), digest_size=16).hexdigest()
