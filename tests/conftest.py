@@ -16,6 +16,7 @@ import browsing
 import homes
 import pytest
 import torch
+from homes import rte
 from transformers import (
     AutoConfig,
     AutoTokenizer,
@@ -30,6 +31,7 @@ from transformers import (
 )
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
+from groundling.cli import main
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
@@ -80,7 +82,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     homes.import_recipes()
     for place in homes.RECIPES:
         monkeypatch.setattr(place, record)
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
     return found
 
 
@@ -279,3 +281,37 @@ def loaded_once(monkeypatch: pytest.MonkeyPatch, _copies: dict[type, homes.Copie
     """Folders of models are read once and copied from then on, for tests that load the same ones all the time."""
     for kind, copies in _copies.items():
         monkeypatch.setattr(kind, "from_pretrained", classmethod(copies))
+
+
+@pytest.fixture(scope="session")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sound folders and files: student, teacher, text.txt, glue."""
+    folder = tmp_path_factory.mktemp("given")
+    homes.student(folder / "student")
+    homes.teacher(folder / "teacher")
+    homes.text(folder / "text.txt")
+    rte(folder / "glue")
+    return folder
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`refusal(arguments)` is the only line on stderr but for notes; status 2, nothing on stdout."""
+
+    def call(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(a) for a in arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        lines = [line for line in err.splitlines() if not line.startswith("note: ")]
+        assert len(lines) == 1 and lines[0].startswith("groundling: "), err
+        assert err.endswith(f"{lines[0]}\n")
+        return f"{lines[0]}\n"
+
+    return call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -31,6 +31,7 @@ from transformers import (
 
 import groundling.training.loop
 from groundling.cli import COMMANDS
+from groundling.command import Command
 from groundling.core.errors import InputError
 from groundling.models.text import load_text_encoder
 from groundling.settings.training import TrainConfig
@@ -276,7 +277,8 @@ def kill(
 ) -> None:
     """Leaves what a run leaves that is killed after the backward pass of its `at`-th micro-batch."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sys.modules[recipe.__module__], "train", training_with(dying(at)))
+        place = recipe.function() if isinstance(recipe, Command) else recipe
+        patch.setattr(sys.modules[place.__module__], "train", training_with(dying(at)))
         with pytest.raises(Killed):
             recipe(config, steps, out)
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
+from builders.regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
+from builders.reports import one
 from homes import picture, put
-from test_data_check import one
-from test_regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, vlbert
 
 from groundling.check.folder import check
 from groundling.data.regions.store import RegionWriter
+from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
-from groundling.studies.clip_td.shift import shift
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World

@@ -3,11 +3,11 @@ import re
 from pathlib import Path
 
 import pytest
+from builders.reports import one
 from PIL import Image
 
 from groundling.check import images as module
 from groundling.check.folder import check
-from groundling.check.report import Report
 from groundling.data.captions.captions import Captions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World
@@ -37,14 +37,6 @@ def coco(path: Path, images: list[tuple[int, str]], captions: list[tuple[int, in
         ],
     }
     return put(path, json.dumps(content))
-
-
-def one(report: Report, *parts: str) -> None:
-    """Exactly one problem, of one line, that holds every part."""
-    assert not report.ok
-    assert len(report.problems) == 1, report.problems
-    assert "\n" not in report.problems[0]
-    assert [part for part in parts if part not in report.problems[0]] == []
 
 
 def test_a_glue_root(tmp_path: Path) -> None:

@@ -1,11 +1,14 @@
 """Files that are damaged, lead elsewhere, or are not what they seem: what is said of them, and what is read."""
 
 import json
+import pickle
 import zipfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import standins
+import vcr_files
 from homes import put
 from PIL import Image
 
@@ -14,10 +17,10 @@ from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.captions import Captions, find_images
+from groundling.data.images import other_shape
 from groundling.data.regions import imports as region_imports
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.pictures import other_shape
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.models.loading import _check_shards
 from groundling.prediction.description import tokenizer_sha256
 from groundling.prediction.predictions import read_predictions
@@ -275,3 +278,32 @@ def test_a_dev_file_that_is_the_training_file_is_told(tmp_path: Path) -> None:
     assert note in check(tmp_path).problems
     put(tmp_path / "RTE" / "dev.tsv", rows + "2\tE.\tF.\tentailment\n")
     assert RTE.same_files(tmp_path) == []
+
+
+def test_e15_data_check_tells_what_commands_refuse(tmp_path: Path) -> None:
+    standins.pairs(tmp_path)
+    path = tmp_path / "blimp/wh_island.jsonl"
+    put(path, "{" + path.read_text())
+    assert f"{path}, line 1: not valid JSON" in check(tmp_path / "blimp").problems[0]
+    standins.store(tmp_path / "store", ["a", "b"])
+    path = tmp_path / "store/features-00000.npy"
+    content = path.read_bytes()
+    put(path, content[:-2] + bytes([content[-2] ^ 1]) + content[-1:])
+    assert check(tmp_path / "store").problems == [f"{path}: changed since it was written (SHA-256)"]
+    vcr_files.folder(tmp_path / "vcr")
+    assert check(tmp_path / "vcr").ok
+
+
+def test_e15_data_check_tells_of_sizes_and_splits_that_readers_refuse(tmp_path: Path) -> None:
+    image = {"id": 1, "file_name": "1.jpg", "width": 2**31, "height": 8}
+    note = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 4, 4]}
+    coco = {"images": [image], "annotations": [note], "categories": [{"id": 1, "name": "dog"}]}
+    put(tmp_path / "boxes/instances.json", json.dumps(coco))
+    assert "no whole numbers of pixels" in check(tmp_path / "boxes").problems[0]
+    image["width"] = 8
+    put(tmp_path / "refs/instances.json", json.dumps(coco))
+    ref = {"split": "trein", "ann_id": 1, "image_id": 1}
+    refs = [ref | {"sentences": [{"sent_id": 1, "sent": "the dog"}]}]
+    put(tmp_path / "refs/refs(umd).p", pickle.dumps(refs, 0))
+    told = check(tmp_path / "refs").problems
+    assert any("splits beside train, val" in one and "trein" in one for one in told), told

@@ -29,10 +29,10 @@ from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.data.captions.captions import read_captions
 from groundling.data.captions.samples import decode
+from groundling.data.images import read_picture
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.pictures import read_picture
 from groundling.data.regions.store import first_fault
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.models.loading import load_config, load_processor
 from groundling.models.text import load_text_encoder
 from groundling.runs.folder import clear_prepared, finished, open_run, read_log

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 import homes
-import numpy as np
 import pytest
 import torch
+from builders.regions import store
+from builders.tasks import vqa
 from homes import STEPS, log_of
 from safetensors.torch import load_file
 from toys import images_of
@@ -23,7 +24,6 @@ from groundling.commands.pretrain.run import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
 from groundling.core.find import instances
 from groundling.core.forms import Pick
-from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.models.task_heads import Reading
 from groundling.settings.fields import changed, configured
@@ -37,41 +37,6 @@ TERMS = {
     "vlbert": {"mlm", "masked_regions"},
     "uniter": {"mlm", "masked_regions", "regress_regions", "sentence_image", "word_region"},
 }
-
-
-def store(
-    folder: Path,
-    names: list[str],
-    width: int = 12,
-    classes: int = 5,
-    objects: int = 0,
-    backbone: str = "",
-    size: tuple[int, int] = (60, 40),
-) -> Path:
-    """A store of 2 to 5 regions an image; or of as many `objects`, in the annotators' order."""
-    rng = np.random.default_rng(0)
-    found = []
-    for name in names:
-        count = objects or int(rng.integers(2, 6))
-        corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
-        kinds = rng.dirichlet(np.ones(classes or 1), count)
-        found.append(
-            Found(
-                name,
-                size,
-                corners,
-                rng.random(count),
-                rng.normal(size=(count, width)),
-                kinds if classes else None,
-                annotated_order=bool(objects),
-            )
-        )
-    folder.mkdir(parents=True, exist_ok=True)
-    writer = RegionWriter(folder)
-    writer.fill([(one.id, lambda one=one: one) for one in found])  # type: ignore[misc]
-    made = {"identity": f"hash of {backbone}", "made_by": backbone} if backbone else {}
-    writer.close({"source": "test", **made}, [])
-    return folder
 
 
 @pytest.fixture(scope="session")
@@ -277,41 +242,6 @@ def test_regions_of_another_backbone_are_refused(
     finetune(new, brief, tmp_path / "new")
     tuned = tmp_path / "new" / "seed-0" / "model"
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
-
-
-def vqa(folder: Path) -> Path:
-    asked = [("what is it", "dog"), ("how many", "2"), ("is it wet", "yes")]
-    for split, count in (("train2014", 12), ("val2014", 6)):
-        questions, notes = [], []
-        for i in range(count):
-            question, answer = asked[i % 3]
-            image, number = i % 16, (i % 16) * 1000 + i
-            questions.append(
-                {"image_id": image, "question": f"{question} {i}?", "question_id": number}
-            )
-            notes.append(
-                {
-                    "question_id": number,
-                    "image_id": image,
-                    "question_type": question,
-                    "answer_type": "other",
-                    "multiple_choice_answer": answer,
-                    "answers": [
-                        {"answer": answer, "answer_confidence": "yes", "answer_id": n + 1}
-                        for n in range(10)
-                    ],
-                }
-            )
-        homes.put(
-            folder / f"v2_OpenEnded_mscoco_{split}_questions.json",
-            json.dumps({"info": {}, "questions": questions}),
-        )
-        homes.put(
-            folder / f"v2_mscoco_{split}_annotations.json",
-            json.dumps({"info": {}, "annotations": notes}),
-        )
-    homes.put(folder / "trainval_label2ans.json", json.dumps(["dog", "2", "yes", "no"]))
-    return folder
 
 
 def test_a_tasks_own_texts_are_a_phase(

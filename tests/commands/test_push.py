@@ -14,11 +14,13 @@ import yaml
 
 import groundling
 from groundling.cli import main
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
 from groundling.commands.push.run import DEFAULTS
 from groundling.core.errors import InputError
-from groundling.runs.cards import card
+from groundling.runs.cards import card, command
 from groundling.settings.training import Sharing
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
@@ -205,3 +207,14 @@ def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.H
         with pytest.raises(InputError, match=message):
             push(PushConfig(run=str(tmp_path / name), to="me/it"))
     assert hub.cards == {}
+
+
+def test_a_card_tells_no_folder_of_this_machine_whose_name_has_an_equals_sign() -> None:
+    texts = ["/home/me/lr=1/t.txt=2", "/home/me/u.txt", "data/v.txt=3"]
+    given = {"text": texts, "held": ["~/a=b/held.txt"], "student": "me/bert", "train": {}}
+    told = command({"kind": "adapt", "config": given}, {"data/v.txt"}, (AdaptConfig(), ADAPTING))
+    assert told == "groundling adapt --student me/bert --text t.txt=2 u.txt v.txt=3 --held held.txt"
+    regions = {"regions": ["train=/home/me/k=3/store"], "train": {}}
+    assert command(
+        {"kind": "finetune", "config": regions}, set(), (FinetuneConfig(), TUNING)
+    ).endswith("train=store")

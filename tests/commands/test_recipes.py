@@ -31,8 +31,8 @@ from groundling.commands.teach import run as teaching
 from groundling.core.errors import InputError
 from groundling.runs.jobs import Job, run_jobs
 from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
-from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.world import World
 from groundling.tasks.glue import STSB
 from groundling.teachers.taught import Taught

@@ -14,10 +14,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
+from builders.photos import image
 from homes import put
 from PIL import Image
 from safetensors.torch import load_file, save_file
-from test_clip_teacher import image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, CLIPModel
 
 import groundling.stats.retrieval

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
+import homes
 import numpy as np
 import pytest
+import standins
 from homes import put
 from PIL import Image
 
 import groundling
 from groundling.cli import main
+from groundling.commands.data_show import COMMAND as data_show
+from groundling.commands.data_show import ShowConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.runs.folder import clear_prepared
+from groundling.training.teaching import place_of_features
 from groundling.vision.show import COLOURS, show_regions
 
 BOXES = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.75, 1], [0, 0, 0.5, 0.5]])
@@ -111,3 +118,24 @@ def test_a_stores_images_are_counted_off_and_known_in_either_form(store: Path) -
     regions = RegionStore(store)
     assert [name for name in regions] == list(regions.ids) == ["holiday/beach", "grün"]
     assert "gru\u0308n" in regions and regions.count("gru\u0308n") == 3
+
+
+def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    homes.noise(tmp_path / "photos/a.png", (16, 16))
+    standins.store(tmp_path / "store", ["a"])
+    config = ShowConfig(str(tmp_path / "store"), "a", str(tmp_path / "photos"))
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            data_show(config, tmp_path / "out.png")
+    assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
+    for kept in (place_of_features("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
+        put(kept / "x.npy", "")
+    clear_prepared(tmp_path / "run")
+    assert list((tmp_path / "run").iterdir()) == []

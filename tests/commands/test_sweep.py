@@ -10,7 +10,7 @@ from pathlib import Path
 import homes
 import pytest
 import torch
-from homes import STEPS
+from homes import STEPS, put
 from safetensors.torch import load_file
 
 from groundling.cli import main
@@ -129,9 +129,12 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
             ('arm = "mlm"', "arms = 3"),
             r'\[variants\."control"\]: unknown key \'arms\'; expected one of acc',
         ),
-        (("batch = 8", 'batch = "8"'), r"\[adapt\]: --batch = '8', expected a whole number"),
-        (("steps = 2", "steps = true"), r"\[adapt\]: --steps = True, expected a whole number"),
-        (('text = ["text.txt"]', "text = 3"), r"--text = 3, expected texts"),
+        (("batch = 8", 'batch = "8"'), r"\[adapt\]: batch = '8', expected a whole number"),
+        (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a whole number"),
+        (
+            ('text = ["text.txt"]', "text = 3"),
+            "text = 3, expected a list of texts",
+        ),
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; expected adapt"),
         (
             ("max_train = 12", "arm = 3"),
@@ -168,11 +171,11 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ("[tune]", "[tune]\nobjectives = [1]"),
-            r"s.toml, \[tune\]: --objectives = 1, expected texts",
+            r"s.toml, \[tune\]: objectives = \[1\], expected a list of texts",
         ),
         (
             ("batch = 8", 'batch = 8\nschedule = "step"'),
-            "--schedule = step, expected one of linear, cosine, constant",
+            "schedule = step, expected one of linear, cosine, constant",
         ),
         (
             ('"joint of all, two layers"', '"joint of control"'),
@@ -414,8 +417,8 @@ def test_the_most_special_seeds_count(
             r'\[variants\."two"\]\.tune: seeds = 2; every variant has the',
         ),
         (("seeds = 1", "seeds = 0"), r"s\.toml: seeds = 0, expected at least 1"),
-        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: --seeds = -1, expected at least 1"),
-        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: --seeds = 0, expected at least 1'),
+        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: seeds = -1, expected at least 1"),
+        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: seeds = 0, expected at least 1'),
     ],
 )
 def test_seeds_that_would_be_ignored_are_refused(
@@ -489,3 +492,10 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
         InputError, match="--label answer makes a task of your own file; leave it or --tasks out"
     ):
         compare(changed(config, tasks=("glue/rte",)), settings, one, one, "out")
+
+
+def test_e14_a_sweep_with_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
+    for damage in ("9" * 5000, "[" * 10**4):
+        path = put(tmp_path / "s.toml", f"seeds = {damage}\n")
+        with pytest.raises(InputError, match=r"s.toml: a number of too many digits, or nested"):
+            read_sweep(path)

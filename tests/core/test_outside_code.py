@@ -14,6 +14,8 @@ from typing import Any
 import homes
 import pytest
 import torch
+import toys
+from homes import put, table
 
 from groundling.cli import main
 from groundling.core.errors import InputError
@@ -23,7 +25,7 @@ from groundling.prediction import loaded
 from groundling.prediction.fitted import load
 from groundling.runs.folder import difference
 from groundling.stats.finished_runs import collect
-from groundling.studies.attention.settings import Attending
+from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.subjects import subject_of
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE
@@ -354,3 +356,42 @@ def test_kept_features_belong_to_all_of_a_teachers_code(place: Path) -> None:
     assert origin(kind) == before
     homes.put(place / "mine/part.py", "VALUE = 2\n")
     assert difference(before, origin(kind), "key").startswith("key.source")
+
+
+OWN_TASK = """
+import csv
+from dataclasses import replace
+from groundling.core.batch import Example
+from groundling.tasks.glue import RTE
+
+def read(file, split):
+    rows = list(csv.DictReader(open(file)))
+    chosen = [row for number, row in enumerate(rows) if (number % 3 == 0) == (split == "dev")]
+    labelled = [(str(n), row["q"], float(row["y"] == "yes")) for n, row in enumerate(chosen)]
+    return [Example(f"{split}-{n}", text, label=y, official=n) for n, text, y in labelled]
+
+TASK = replace(RTE, name="mine", read=read, file=lambda file, split: file, test={})
+"""
+
+
+def test_a_task_of_ones_own_in_a_file_is_read_by_what_follows_its_training(here: Path) -> None:
+    homes.student(here / "bert")
+    rows = [(toys.sentences()[i], "yes" if i % 2 else "no") for i in range(24)]
+    put(here / "own.csv", table(("q", "y"), *rows))
+    put(here / "task_of_mine.py", OWN_TASK)
+    put(here / "caps.csv", table(("image", "caption"), *[("a.jpg", text) for text, _ in rows]))
+    about = ["--task", "task_of_mine:TASK", "--data", "own.csv"]
+    try:
+        tuned = ["finetune", "--model", "bert", *about, "--seeds", "2", *FEW, "--no-save-model"]
+        assert main([*tuned, "--out", "run"]) == 0
+        assert main(["ensemble", "run/seed-0", *about, "--out", "one"]) == 2  # one is none
+        assert main(["ensemble", "--runs", "run", *about, "--out", "mean"]) == 0
+        assert main(["data", "partition", *about, "--per", "2", "--out", "few.json"]) == 0
+        counted = ["--captions", "caps.csv", "--tokenizer", "bert"]
+        assert main(["data", "counts", *counted, "--out", "counts.json"]) == 0
+        grounded = ["grounded", "--base", "run", "--other", "run", *about, "--tokenizer", "bert"]
+        assert main([*grounded, "--counts", "counts.json", "--out", "gain"]) == 0
+    finally:
+        sys.modules.pop("task_of_mine", None)
+    done = json.loads((here / "mean/seed-0/result.json").read_text())
+    assert done["task"] == json.loads((here / "run/seed-0/result.json").read_text())["task"]

@@ -11,8 +11,8 @@ from typing import Any
 import homes
 import numpy as np
 import pytest
+from builders.regions import store
 from homes import STEPS, put
-from test_pretrain import store
 
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig

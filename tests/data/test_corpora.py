@@ -7,11 +7,14 @@ import toys
 from homes import coco, put
 from tokenizers import Tokenizer
 
+from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import files
 from groundling.data.corpora.files import blocks, corpus, fitting, lines
+from groundling.data.corpora.weighted_files import named_folder
 from groundling.data.samples import TextInput, TextSamples, backend
 from groundling.data.text.lexicon import Lexicon
+from groundling.settings.fields import configured
 
 KINDS = ["bert", "roberta", "siglip"]
 
@@ -158,3 +161,20 @@ def test_a_long_text_without_spaces_is_cut_by_its_beginning(
                 == whole
             )
         assert len(whole) > 10
+
+
+def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
+    for folder in ("runs/lr=1/a", "b"):
+        (here / folder).mkdir(parents=True)
+    for word, name, folder in (
+        ("runs/lr=1/a", "", "runs/lr=1/a"),
+        ("A=runs/lr=1/a", "A", "runs/lr=1/a"),
+        ("lr=1=runs/lr=1/a", "lr=1", "runs/lr=1/a"),
+        ("A=b", "A", "b"),
+        ("A=gone=1", "A", "gone=1"),
+        ("gone", "", "gone"),
+        ("A=", "A", ""),
+    ):
+        assert named_folder(word) == (name, folder)
+    config = configured(VerdictConfig, runs=["runs/lr=1/a", "w/o images=b"])
+    assert groups_of(config) == {"a": "runs/lr=1/a", "w/o images": "b"}

@@ -19,10 +19,9 @@ import pytest
 import torch
 import toys
 import transformers as hf
+from builders.regions import bottom_up, lxmert, npz, store, vlbert
 from homes import STEPS, home, put
 from PIL import Image
-from test_pretrain import store
-from test_regions import bottom_up, lxmert, npz, vlbert
 
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune

@@ -1,6 +1,5 @@
 """Regions of one's own images, and of the field's files: boxes, features, the store, and what is wrong with input."""
 
-import base64
 import io
 import json
 import math
@@ -18,6 +17,19 @@ import pytest
 import torch
 import toys
 import transformers as hf
+from builders.regions import (
+    FEATURES,
+    PIXELS,
+    SHARES,
+    SOFT,
+    SURE,
+    b64,
+    bottom_up,
+    lxmert,
+    npz,
+    some,
+    vlbert,
+)
 from homes import Killed, digests, home, never, picture, put
 from PIL import Image
 
@@ -25,10 +37,10 @@ from groundling.check.folder import check
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
+from groundling.data.images import stem
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
-from groundling.data.tables.image_files import stem
 from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
@@ -410,21 +422,6 @@ def test_two_files_of_one_name_are_one_image(models, tmp_path):
 # -- the store -------------------------------------------------------------------------------------------------------
 
 
-def some(name: str, count: int = 3, width: int = 6, soft: int = 0) -> Found:
-    rng = np.random.default_rng(len(name) + count)
-    low = rng.uniform(0, 0.5, (count, 2))
-    boxes = np.concatenate([low, low + 0.3], 1).astype(np.float32)
-    classes = rng.dirichlet(np.ones(soft), count) if soft else None
-    return Found(
-        name,
-        (40, 30),
-        boxes,
-        -np.sort(-rng.random(count)),
-        rng.normal(size=(count, width)) * 5,
-        classes,
-    )
-
-
 def test_a_store_gives_back_what_was_written_from_any_place_and_process(tmp_path):
     made = {f"{n}{'x' * n}": some(f"{n}{'x' * n}", n + 1, soft=4) for n in range(7)}
     writer = RegionWriter(tmp_path, 3)
@@ -664,47 +661,6 @@ def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two
 
 
 # -- the field's files -----------------------------------------------------------------------------------------------
-
-
-def b64(array: object, kind: str = "<f4") -> str:
-    return base64.b64encode(np.asarray(array, kind).tobytes()).decode()
-
-
-PIXELS = np.array(
-    [[0, 0, 20, 15], [10, 6, 40, 30], [4, 3, 4, 20]], np.float32
-)  # of 40x30; the last one is empty
-SHARES = PIXELS / [40, 30, 40, 30]
-FEATURES = np.arange(12, dtype=np.float32).reshape(3, 4)
-SURE = np.array([0.25, 0.5, 0.9], np.float32)
-SOFT = np.array([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5], [0, 0, 1]], np.float32)
-
-
-def lxmert(name: str, w: int = 40, h: int = 30) -> str:
-    kinds = [b64([5, 7, 9], "<i8"), b64(SURE), b64([1, 2, 3], "<i8"), b64(SURE)]
-    fields = [name, h, w, *kinds, 3, b64(PIXELS), b64(FEATURES)]
-    return "\t".join(map(str, fields)) + "\n"
-
-
-def bottom_up(name: str) -> str:
-    return "\t".join([name, "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
-
-
-def vlbert(**more: str) -> str:
-    own = {
-        "image_w": 40,
-        "image_h": 30,
-        "num_boxes": 3,
-        "boxes": b64(PIXELS),
-        "features": b64(FEATURES),
-    }
-    return json.dumps(own | {"classes": b64(SOFT)} | more)
-
-
-def npz(**more: np.ndarray) -> bytes:
-    boxes = np.concatenate([SHARES, SHARES[:, 2:] - SHARES[:, :2]], 1)
-    own = {"features": FEATURES, "norm_bb": boxes, "conf": SURE, "soft_labels": SOFT}
-    np.savez(out := io.BytesIO(), **{k: np.asarray(v, np.float16) for k, v in own.items()} | more)
-    return out.getvalue()
 
 
 def taken(path: Path, out: Path, ids: str = "") -> tuple[RegionStore, dict[str, object]]:

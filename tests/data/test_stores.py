@@ -9,8 +9,9 @@ from pathlib import Path
 import homes
 import numpy as np
 import pytest
+from builders.regions import store
+from builders.tasks import vqa
 from homes import STEPS
-from test_pretrain import store, vqa
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig

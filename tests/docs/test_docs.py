@@ -14,9 +14,9 @@ from pathlib import Path
 import documents
 import homes
 import pytest
+from builders.flags import flags_of
+from builders.regions import store
 from documents import PAGES, ROOT
-from test_cli import flags_of
-from test_pretrain import store
 from transformers import AutoModel
 
 from groundling.cli import COMMANDS, main
@@ -66,7 +66,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     for place in homes.RECIPES:
         put(place)
     # What documents name is not there.
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
     return found
 
 

@@ -13,56 +13,10 @@ import documents
 import hubs
 import pytest
 import standins
+from builders.small_commands import REPRODUCTIONS, smaller
 from documents import PAGES, ROOT, Command
 
 from groundling.cli import main
-
-FEW = ["--steps", "1", "--batch", "4", "--cpu"]
-SMALLER = {
-    "teach": FEW,
-    "adapt": FEW,
-    "regions": ["--cpu"],
-    "pretrain": FEW,
-    "finetune": FEW,
-    "probe": [*FEW, "--seeds", "1"],
-    "compare": [
-        *("--train.steps", "1", "--train.batch", "4", "--train.cpu"),
-        *("--tune.steps", "1", "--tune.batch", "4", "--tune.cpu"),
-        *("--seeds", "1"),
-    ],
-    "sweep": ["--processes", "1"],
-    "predict": ["--cpu"],
-    "evaluate": ["--cpu"],
-    "zero-shot": ["--cpu"],
-    "modality": ["--cpu", "--explained", "2", "--line-points", "2"],
-    "pairs": ["--cpu"],
-    "retrieve": ["--cpu"],
-    "look": ["--cpu"],
-    "winoground": ["--cpu"],
-    "heads": ["--cpu", "--active", "0"],
-    "syntax": ["--cpu"],
-    "data partition": ["--per", "4", "--allow-fewer"],
-    "data shift": ["--cpu"],
-    "data world": standins.WORLD,
-    "data tasks": standins.TASKS,
-}
-"""Flags that every command of a name gets, in place of its own values or besides them."""
-
-SEEDS = 2
-"""Most seeds of a run; some commands need two of what they compare."""
-
-ROWS = {
-    "clip_td_world.toml": ["CLIP-TD", "CLIP, MLP 3", "VL-BERT, all"],
-    "table3_world.toml": ["MLM+MATCH", "MLM+MATCH+CLIPTC"],
-    "real.toml": ["MLM only", "XDBERT"],
-    "vision_world.toml": ["no features", "full", "500 examples, not pre-trained"],
-}
-"""Of sweeps with many jobs the rows that run: those that later commands read, and one of each kind."""
-
-REPRODUCTIONS = [
-    path.name for path in (ROOT / "sweeps").glob("*.toml") if "[paper]" in path.read_text()
-]
-"""Sweeps that a plan shows here; test_reproduction.py runs them as miniatures."""
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 NOT_RUN = {
@@ -104,20 +58,6 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
     hubs.put_up(monkeypatch)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def smaller(command: Command) -> list[str]:
-    """The words to run a command with."""
-    flags = list(SMALLER.get(command.name, ()))
-    seeds = re.search(r"--seeds (\d+)", command.line)
-    if command.name == "finetune" and seeds:
-        flags += ["--seeds", str(min(SEEDS, int(seeds[1])))]
-    if any(name in command.line for name in REPRODUCTIONS):
-        return documents.words(documents.changed(command.line, ["--plan"]))
-    flags += next((["--rows", *rows] for file, rows in ROWS.items() if file in command.line), [])
-    if command.name == "sweep":
-        flags += ["--seeds", str(SEEDS if "real.toml" in command.line else 1)]
-    return documents.words(documents.changed(command.line, flags))
 
 
 @pytest.mark.parametrize(

@@ -13,8 +13,8 @@ from pathlib import Path
 import documents
 import pytest
 import standins
+from builders.small_commands import smaller
 from documents import ROOT
-from test_documented_commands import smaller
 
 from groundling.cli import main
 

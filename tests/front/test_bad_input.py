@@ -549,7 +549,7 @@ def test_numbers_of_a_sweep_are_told_by_their_table(
         tmp_path / "s.toml", '[variants.a]\nmodel = "x"\n[tasks."glue/rte"]\ntd_weight = -1.0\n'
     )
     told = refusal("sweep", "--file", file, "--out", str(tmp_path / "out"))
-    assert '[tasks."glue/rte"]: --td-weight = -1.0, expected at least 0' in told
+    assert '[tasks."glue/rte"]: td_weight = -1.0, expected at least 0' in told
 
 
 def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
@@ -1034,7 +1034,7 @@ def test_a_folder_that_another_run_took_gets_no_result(tmp_path: Path) -> None:
 HOLDS = """
 import os, sys
 from pathlib import Path
-from groundling.runs import hold
+from groundling.runs.folder import hold
 held = hold(Path(sys.argv[1]))
 os.write(1, b"held\\n" if os.fork() else b"forked\\n")
 sys.stdin.read()  # the fork, like a data loader's worker, outlives its parent

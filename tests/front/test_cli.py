@@ -14,32 +14,19 @@ from pathlib import Path
 
 import homes
 import pytest
+from builders.flags import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.documented import fields_told
 from groundling.core.find import outside
-from groundling.settings.fields import configured, flat
+from groundling.settings.fields import configured
 from groundling.settings.training import Sharing, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
-
-
-def flags_of(command: str) -> dict[str, str]:
-    """Every flag of a command's settings, of their groups too, and the docstring of its field."""
-    flags = {}
-    for prefix, settings in COMMANDS[command].settings.items():
-        start = "" if prefix.startswith("_") else f"{prefix}."
-        for group, one in flat(settings):
-            flag = f"--{start}{one.name.replace('_', '-')}"
-            assert flag not in flags, f"{command}: two settings are called {flag}"
-            told = {field.name: field.text for field in fields_told(type(group))}
-            flags[flag] = told[one.name]
-    return flags
 
 
 @pytest.fixture
@@ -270,7 +257,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupted(*_: object) -> dict:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
     monkeypatch.setattr("groundling.commands.adapt.run.adapt", interrupted)
     assert main(["adapt"]) == 130
     assert (

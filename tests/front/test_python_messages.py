@@ -8,6 +8,7 @@ from typing import Any
 
 import homes
 import pytest
+from homes import put, table
 
 import groundling
 from groundling.cli import main
@@ -93,3 +94,10 @@ def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path
 )
 def test_a_models_repr_tells_its_answers_in_short(form: Form, answers: str) -> None:
     assert answers_in_short(form) == answers
+
+
+def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:
+    put(here / "own.csv", table(("q", "y"), ("a cat", "yes"), ("a dog", "no")))
+    given = {"student": "gone/gone", "text": here / "gone.txt"}
+    with pytest.raises(InputError, match=r"gone\.txt: no such file|gone/gone: no model found"):
+        groundling.compare(data="own.csv", text="q", label="y", arms="mlm", adapt=given, out="out")

@@ -16,10 +16,9 @@ import torch
 import torch.nn.functional as F
 import toys
 import vcr_files
+from builders.tasks import entailed, json_lines, vqa
 from homes import STEPS, digests, log_of, put, whole_and_resumed
 from safetensors.torch import load_file, save_file
-from test_pretrain import vqa
-from test_vision_tasks import entailed, lines
 from toys import images_of
 from transformers import CLIPImageProcessorPil, CLIPModel
 
@@ -68,7 +67,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
             entailed(f"{n % 3}.jpg#{n}", labels[n % 3], Flikr30kID=f"{n % 3}.jpg")
             for n in range(count)
         ]
-        put(folder / f"snli-ve/snli_ve_{split}.jsonl", lines(*rows))
+        put(folder / f"snli-ve/snli_ve_{split}.jsonl", json_lines(*rows))
     names = [f"movie/{n}" for n in range(3)] + [str(n) for n in range(3)]
     task = named("tasks", Task, "vqa").at(folder / "vqa")
     names += images_of(*(task.read(folder / "vqa", split) for split in ("train", *task.dev)))

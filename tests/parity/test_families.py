@@ -9,7 +9,7 @@ import homes
 import pytest
 import torch
 import transformers as hf
-from test_untied_heads import ALL
+from builders.lm_families import ALL
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

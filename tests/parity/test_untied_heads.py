@@ -8,10 +8,9 @@ from typing import Any
 import homes
 import pytest
 import torch
-import toys
 import transformers as hf
+from builders.lm_families import ALL, FAMILIES, of_sizes, read
 from safetensors.torch import load_file, save_file
-from test_lm_heads import FAMILIES, SIZES, Family, of_sizes, read
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
@@ -22,26 +21,6 @@ from groundling.models.saved_heads import HEADS, LM_HEAD, load_head, save_heads,
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import configured
-
-ALL = {
-    **FAMILIES,
-    "xlm-roberta": Family(
-        lambda size: hf.XLMRobertaForMaskedLM(
-            hf.XLMRobertaConfig(vocab_size=size, type_vocab_size=1, **SIZES)
-        ),
-        toys.roberta_words,
-        "gelu",
-        1e-12,
-    ),
-    "camembert": Family(
-        lambda size: hf.CamembertForMaskedLM(
-            hf.CamembertConfig(vocab_size=size, type_vocab_size=1, **SIZES)
-        ),
-        toys.roberta_words,
-        "gelu",
-        1e-12,
-    ),
-}
 
 
 def untied(name: str, folder: Path, **settings: Any) -> tuple[Any, PreTrainedTokenizerBase]:

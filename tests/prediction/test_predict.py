@@ -18,10 +18,10 @@ import pytest
 import torch
 import toys
 import vcr_files
+from builders.photos import resnet
+from builders.regions import store
 from homes import STEPS, put, table
 from PIL import Image
-from test_end_to_end import resnet
-from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main

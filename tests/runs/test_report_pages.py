@@ -9,9 +9,9 @@ from typing import Any
 
 import browsing
 import pytest
+from builders.quickstart import scores, tuned
+from builders.results import both, write_runs
 from PIL import Image
-from test_quickstart import scores, tuned
-from test_verdict import both, write
 
 from groundling.runs.folder import write_json
 from groundling.stats.judging import judge_folders
@@ -37,7 +37,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for gain, place in zip((0.0, 0.1, 0.0), groups.values(), strict=True):
         for task, metric in (("glue/rte", "accuracy"), ("readability", "rmse")):
             made: Runs = both(gain)[1]
-            write(place, made, task, metric)
+            write_runs(place, made, task, metric)
     _settings(folder / "a", "bert-base", commit="0123456789abcdef", versions={"groundling": "1.2"})
     _settings(folder / "b" / "glue-rte", "runs/b/model")
     judge_folders(groups, folder / "out", lambda _: None, published={"BERT": {"glue/rte": 66.43}})

@@ -10,7 +10,8 @@ import homes
 import numpy as np
 import pytest
 import toys
-from test_pretrain import STEPS, store
+from builders.regions import store
+from homes import STEPS
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig

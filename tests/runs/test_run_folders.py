@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import io
+import json
 import os
 import stat
 from collections.abc import Callable
@@ -18,17 +19,25 @@ from standins import PHOTOS
 
 import groundling
 from groundling.cli import COMMANDS, main
+from groundling.commands.push.run import _card, _described
 from groundling.core.errors import InputError
+from groundling.core.find import named
 from groundling.runs.folder import (
     NO_RESULTS,
     PREPARED,
+    finished,
     open_run,
+    read_json,
     whole_file,
     whole_folder,
     write_json,
     write_whole,
 )
+from groundling.runs.run import ended
 from groundling.settings.training import TrainConfig
+from groundling.studies.clip_td.implicit import text_only_run
+from groundling.studies.clip_td.vcr import _files
+from groundling.tasks import Task
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
 
@@ -351,3 +360,36 @@ def test_a_figure_is_the_same_text_every_time() -> None:
         for width in (3, 4)
     ]
     assert all(ids) and not ids[0] & ids[1]  # both stand in one page
+
+
+def test_e14_json_is_bounded_in_depth_and_numbers(tmp_path: Path) -> None:
+    for hostile in ("[" * 10**5, "9" * 5000, "[1" + "0" * 5000 + "]"):
+        file = put(tmp_path / "a.json", hostile)
+        with pytest.raises(InputError, match=r"a.json: nested too deep, or a number of too many"):
+            read_json(file)
+
+
+def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path) -> None:
+    out = open_run(tmp_path / "run", "finetune", {"steps": 1}, {})
+    put(out / "log.jsonl", "")
+    put(out / "config.json", "[]")
+    with pytest.raises(InputError, match=r"config.json: not the settings of a run"):
+        open_run(out, "finetune", {"steps": 1}, {})
+    put(out / "seed-0/predictions_val.jsonl", "")
+    task = named("tasks", Task, "vcr/answer")
+    put(out / "seed-0/result.json", json.dumps({"task": task.name}))
+    with pytest.raises(InputError, match=r"settings of a run"):
+        text_only_run(out / "seed-0/predictions_val.jsonl")
+    with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
+        _files(str(out), task, "val")
+    with pytest.raises(InputError, match=r"result.json: not as its run wrote it .KeyError: 'last'"):
+        ended(out / "seed-0", lambda done: done["last"]["loss"])
+    put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
+    with pytest.raises(InputError, match=r"result.json: 'trained_on' is 1, expected a list"):
+        finished(out / "seed-0")
+    put(
+        out / "config.json",
+        json.dumps({"kind": "adapt", "config": 1, "inputs": {}, "versions": {}}),
+    )
+    with pytest.raises(InputError, match=r"run: config.json or result.json is not as a run writes"):
+        _card("me/it", out, out, _described(out), {})

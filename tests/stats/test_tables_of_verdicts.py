@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from test_verdict import both, write
+from builders.results import both, write_runs
 
 from groundling.runs.charts import Difference, forest
 from groundling.stats.judging import judge_folders
@@ -34,8 +34,8 @@ def told(tmp_path: Path) -> tuple[str, str, Path]:
     """What is printed and what the page holds, of a control called control."""
     said: list[str] = []
     groups = {
-        "control": write(tmp_path / "a", split_votes("control", 0)),
-        "seeing": write(tmp_path / "b", split_votes("seeing", 60)),
+        "control": write_runs(tmp_path / "a", split_votes("control", 0)),
+        "seeing": write_runs(tmp_path / "b", split_votes("seeing", 60)),
     }
     judge_folders(groups, tmp_path / "out", said.append)
     page = tmp_path / "out/verdict.html"
@@ -50,7 +50,7 @@ def test_a_control_that_is_called_control_is_not_marked_twice(told: Any) -> None
 
 def test_a_control_of_another_name_is_marked(tmp_path: Path) -> None:
     said: list[str] = []
-    groups = {name: write(tmp_path / name, split_votes(name, 0)) for name in ("mlm", "seeing")}
+    groups = {name: write_runs(tmp_path / name, split_votes(name, 0)) for name in ("mlm", "seeing")}
     judge_folders(groups, tmp_path / "out", said.append)
     assert "mlm (control)" in "\n".join(said)
     assert "mlm (control)" in (tmp_path / "out/verdict.html").read_text()

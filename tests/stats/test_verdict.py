@@ -6,9 +6,13 @@ import itertools
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import homes
 import numpy as np
 import pytest
+from builders.results import both, write_runs
+from homes import put
 from scipy import stats
 
 from groundling.cli import main
@@ -28,16 +32,7 @@ from groundling.core.metrics import (
 from groundling.stats.finished_runs import collect, read_predictions
 from groundling.stats.judging import judge_folders
 from groundling.stats.published import published as reported
-from groundling.stats.verdict import (
-    Runs,
-    bootstrap,
-    decide,
-    holm,
-    judge,
-    permutation,
-    power,
-    simulate,
-)
+from groundling.stats.verdict import Runs, bootstrap, decide, holm, judge, permutation, power
 
 
 def runs(
@@ -46,10 +41,6 @@ def runs(
     values, truth = np.asarray(predictions, float), np.asarray(labels, float)
     ids = tuple(f"e{i}" for i in range(len(truth)))
     return Runs(name, task, seeds or tuple(range(len(values))), ids, truth, values)
-
-
-def both(gain: float, seed: int = 0, **noise: float) -> tuple[Runs, Runs]:
-    return simulate(generator(seed, "test"), gain, **noise)  # type: ignore[arg-type]
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------
@@ -317,32 +308,9 @@ def test_other_examples_are_refused() -> None:
 # -- folders ---------------------------------------------------------------------------------------------------------
 
 
-def write(
-    folder: Path,
-    made: Runs,
-    task: str = "glue/rte",
-    metric: str = "accuracy",
-    graded: list[object] | None = None,
-) -> Path:
-    """Run folders of these predictions; `graded` is every example's label, if it is a list."""
-    for seed, predictions in zip(made.seeds, made.predictions, strict=True):
-        own = folder / task.replace("/", "-") / f"seed-{seed}"
-        own.mkdir(parents=True)
-        lines = [
-            json.dumps({"id": i, "prediction": p, "label": y if graded is None else graded})
-            for i, p, y in zip(made.ids, predictions.tolist(), made.labels.tolist(), strict=True)
-        ]
-        (own / "predictions_dev.jsonl").write_text("\n".join(lines) + "\n")
-        (own / "log.jsonl").write_text('{"step": 1}\n')
-        (own / "result.json").write_text(
-            json.dumps({"seed": seed, "task": task, "metrics": [metric], "splits": ["dev"]})
-        )
-    return folder
-
-
 def test_from_folders_to_a_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     control, other = both(0.1)
-    a, b = write(tmp_path / "a", control), write(tmp_path / "b", other)
+    a, b = write_runs(tmp_path / "a", control), write_runs(tmp_path / "b", other)
     out = tmp_path / "verdict"
     command = [
         "verdict",
@@ -371,7 +339,7 @@ def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
     made = both(0.0)[0]
     for task, metric in (("refcoco+", PICKED), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
         labels = {PICKED: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
-        folder = write(tmp_path / metric.name, made, task, metric.name, labels)
+        folder = write_runs(tmp_path / metric.name, made, task, metric.name, labels)
         found, judged = collect("a", folder)[task]
         assert (judged.name, judged.scale, judged.classes) == (
             metric.name,
@@ -390,16 +358,16 @@ def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
 def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
     # C4
     made = both(0.0)[0]
-    folder = write(tmp_path / "a", made, "table/mine", "matthews")
+    folder = write_runs(tmp_path / "a", made, "table/mine", "matthews")
     assert collect("a", folder)["table/mine"][1] is MATTHEWS
-    folder = write(tmp_path / "b", made, "their.module:TASK", "rmse")
+    folder = write_runs(tmp_path / "b", made, "their.module:TASK", "rmse")
     assert collect("b", folder)["their.module:TASK"][1] is RMSE
-    folder = write(tmp_path / "c", made, "table/mine", "bleu")
+    folder = write_runs(tmp_path / "c", made, "table/mine", "bleu")
     with pytest.raises(
         InputError, match=r"result.json: table/mine has no metric 'bleu'; there are"
     ):
         collect("c", folder)
-    folder = write(tmp_path / "d", made, "refcoco+", "picked")
+    folder = write_runs(tmp_path / "d", made, "refcoco+", "picked")
     with pytest.raises(InputError, match="picked is computed from labels that are a list each"):
         collect("d", folder)
 
@@ -407,8 +375,8 @@ def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
 def test_models_with_other_regions_are_compared_by_what_they_gained(tmp_path: Path) -> None:
     # C4
     made = both(0.0)[0]
-    write(tmp_path / "a", made, "refcoco+", "picked", [1, 0, 0])
-    write(tmp_path / "b", made, "refcoco+", "picked", [0, 1])
+    write_runs(tmp_path / "a", made, "refcoco+", "picked", [1, 0, 0])
+    write_runs(tmp_path / "b", made, "refcoco+", "picked", [0, 1])
     groups = {"a": tmp_path / "a", "b": tmp_path / "b"}
     (found,) = judge_folders(groups, tmp_path / "out", lambda _: None)["verdicts"]
     right = int((made.predictions == 1).sum())
@@ -421,17 +389,17 @@ def test_models_with_other_regions_are_compared_by_what_they_gained(tmp_path: Pa
 def test_a_run_that_is_always_right_has_not_collapsed(tmp_path: Path) -> None:
     # C4: gains of 1 throughout are no single answer
     made = both(0.0)[0]
-    assert not collect("a", write(tmp_path / "a", made, "refcoco+", "picked", [1, 1]))["refcoco+"][
-        0
-    ].collapsed()
+    assert not collect("a", write_runs(tmp_path / "a", made, "refcoco+", "picked", [1, 1]))[
+        "refcoco+"
+    ][0].collapsed()
     same = replace(made, predictions=np.ones_like(made.predictions))
-    folder = write(tmp_path / "b", same, "refcoco+", "picked", [1, 1])
+    folder = write_runs(tmp_path / "b", same, "refcoco+", "picked", [1, 1])
     assert collect("b", folder)["refcoco+"][0].collapsed() == [0, 1, 2, 3, 4]
 
 
 def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     control, other = both(0.0)
-    a, b = write(tmp_path / "a", control), write(tmp_path / "b", other)
+    a, b = write_runs(tmp_path / "a", control), write_runs(tmp_path / "b", other)
     (b / "glue-rte" / "seed-3" / "result.json").unlink()
     said: list[str] = []
     judge_folders({"a": a, "b": b}, tmp_path / "out", said.append)
@@ -459,7 +427,7 @@ def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
     ],
 )
 def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: str) -> None:
-    folder = write(tmp_path / "a", both(0.0)[0])
+    folder = write_runs(tmp_path / "a", both(0.0)[0])
     spoil(folder / "glue-rte" / "seed-2")  # type: ignore[operator]
     with pytest.raises(InputError, match=message) as caught:
         collect("a", folder)
@@ -476,7 +444,7 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
     ],
 )
 def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, message: str) -> None:
-    folder = write(tmp_path / "a", both(0.0)[0])
+    folder = write_runs(tmp_path / "a", both(0.0)[0])
     path = folder / "glue-rte" / "seed-2" / "result.json"
     whole = json.loads(path.read_text())
     lacking = {name: whole[name] for name in whole if name != field}
@@ -494,7 +462,7 @@ def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, me
 
 def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
     for name in ("few", "full"):
-        folder = write(tmp_path / "a" / name, both(0.0)[0])
+        folder = write_runs(tmp_path / "a" / name, both(0.0)[0])
         for path in folder.rglob("result.json"):
             result = json.loads(path.read_text())
             path.write_text(json.dumps(result | {"called": f"RTE {name}"}))
@@ -518,8 +486,8 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: st
 
 def test_nothing_to_judge_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     made = both(0.0)[0]
-    a = write(tmp_path / "a", made)
-    b = write(tmp_path / "b", made, "glue/cola", "matthews")
+    a = write_runs(tmp_path / "a", made)
+    b = write_runs(tmp_path / "b", made, "glue/cola", "matthews")
     assert main(["verdict", "--runs", str(a), str(b), "--out", str(tmp_path / "v")]) == 2
     error = capsys.readouterr().err
     assert "no task has finished runs of both a and another group" in error
@@ -529,7 +497,7 @@ def test_nothing_to_judge_is_no_success(tmp_path: Path, capsys: pytest.CaptureFi
 def test_empty_folders_and_names_given_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write(tmp_path / "a", both(0.0)[0])
+    folder = write_runs(tmp_path / "a", both(0.0)[0])
     (tmp_path / "empty").mkdir()
     for arguments, message in (
         (["--runs", str(folder)], "needs --runs CONTROL_FOLDER OTHER_FOLDER"),
@@ -542,7 +510,20 @@ def test_empty_folders_and_names_given_twice(
         error = capsys.readouterr().err
         assert message in error
         assert error.count("\n") == 1
-    twice = write(tmp_path / "twice" / "x", both(0.0)[0]).parent
-    write(twice / "y", both(0.0)[0])
+    twice = write_runs(tmp_path / "twice" / "x", both(0.0)[0]).parent
+    write_runs(twice / "y", both(0.0)[0])
     with pytest.raises(InputError, match=r"seed 0 of glue/rte is also in"):
         collect("twice", twice)
+
+
+def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(here: Path, capsys: Any) -> None:
+    for run, task in (("a", "glue/rte"), ("b", "glue/rte"), ("c", "glue/mrpc")):
+        rows = [{"id": f"{n}", "prediction": n % 2, "label": 1.0} for n in range(6)]
+        put(here / run / "seed-0/predictions_dev.jsonl", "\n".join(map(json.dumps, rows)) + "\n")
+        done = {"seed": 0, "task": task, "metrics": ["accuracy"], "splits": ["dev"]}
+        put(here / run / "seed-0/result.json", json.dumps(done))
+    assert main(["verdict", "--runs", "a", "b", "--out", "judged"]) == 0
+    before = homes.digests(here / "judged")
+    assert main(["verdict", "--runs", "a", "c", "--out", "judged"]) == 2
+    assert "nothing is judged" in capsys.readouterr().err
+    assert homes.digests(here / "judged") == before

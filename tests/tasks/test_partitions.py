@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 import pytest
 import vcr_files
+from builders.tasks import vqa_answers
 from homes import STEPS, put, student
 
 from groundling.cli import main
@@ -72,34 +72,8 @@ def test_every_category_has_a_question() -> None:
     assert {category(vcr_files.tokens(one)) for one in vcr_files.QUESTIONS} == set(CATEGORIES)
 
 
-def vqa(folder: Path, answers: Sequence[str]) -> Path:
-    """Official files of VQA v2; the type of a question goes by its number."""
-    asked = [
-        {"question_id": n, "image_id": n, "question": f"is it {n} ?"} for n in range(len(answers))
-    ]
-    notes = []
-    for number, answer in enumerate(answers):
-        people = [{"answer": answer}] * 10
-        kind = ("is the", "what color")[number % 2]
-        notes.append(
-            {
-                "question_id": number,
-                "answers": people,
-                "answer_type": "other",
-                "question_type": kind,
-            }
-        )
-    for split in ("train2014", "val2014"):
-        put(
-            folder / f"v2_OpenEnded_mscoco_{split}_questions.json", json.dumps({"questions": asked})
-        )
-        put(folder / f"v2_mscoco_{split}_annotations.json", json.dumps({"annotations": notes}))
-    put(folder / "answers_vqa.txt", "yes\nno\nred\n")
-    return folder
-
-
 def test_strata_of_vqa(tmp_path: Path) -> None:
-    folder = vqa(tmp_path / "vqa", ("yes", "red", "blue", "yes"))
+    folder = vqa_answers(tmp_path / "vqa", ("yes", "red", "blue", "yes"))
     task = VQA.at(folder)
     assert strata(task, folder) == dict.fromkeys("0123", "all")
     types = strata(task, folder, "question-type")

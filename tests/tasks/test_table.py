@@ -4,12 +4,13 @@ import json
 import re
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import homes
 import pytest
 import toys
+from builders.regions import store
 from homes import STEPS, put, table
-from test_pretrain import store
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
@@ -463,3 +464,46 @@ def test_a_file_without_faults_has_no_notes(
     )
     assert "notes" not in finetune(config, replace(STEPS, steps=1), tmp_path / "out")
     assert "note:" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["csv", "tsv"])
+def test_e7_two_columns_of_one_name_are_refused(ending: str, tmp_path: Path) -> None:
+    rows = [("text", "y", "y"), ("a dog", "yes", "no"), ("a cat", "no", "yes")]
+    text = table(*rows) if ending == "csv" else "".join("\t".join(row) + "\n" for row in rows)
+    path = put(tmp_path / f"a.{ending}", text)
+    with pytest.raises(InputError, match="2 columns are called 'y'; rename all but one"):
+        own_task(path, OwnFile(text="text", label="y"))
+
+
+@pytest.mark.parametrize("label", [True, ["yes"], {"is": "yes"}, None, float("nan")])
+def test_e7_labels_that_are_neither_text_nor_number_are_refused(
+    label: object, tmp_path: Path
+) -> None:
+    rows = [{"text": "a dog", "y": "no"}, {"text": "a cat", "y": label}]
+    path = put(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(InputError, match=r"a.jsonl, line 2: (no )?field 'y'"):
+        own_task(path, OwnFile(text="text", label="y"))
+
+
+def own_of(path: Path, labels: list[str]) -> Any:
+    texts = (f"text {number}" for number in range(len(labels)))
+    return own_task(
+        put(path, table(("q", "y"), *zip(texts, labels, strict=True))), OwnFile("q", "y")
+    )
+
+
+def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
+    def told(labels: list[str]) -> list[str]:
+        task = own_of(tmp_path / "own.csv", labels * 8)
+        return [note for note in own_notes(task.read) if "alone, and are learned as" in note]
+
+    assert told(["yes", "no"]) == []
+    (capitals,) = told(["Yes", "yes", "no"])
+    assert "'Yes' and 'yes'" in capitals
+    (forms,) = told(["caf\N{LATIN SMALL LETTER E WITH ACUTE}", "cafe\N{COMBINING ACUTE ACCENT}"])
+    assert "'cafe\\u0301' and 'caf\\xe9'" in forms
+
+
+def test_a_decimal_comma_is_told_with_its_own_line(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"own\.csv, line 4: .* such as 0,3;"):
+        own_of(tmp_path / "own.csv", ["0.1", "0.2", "0,3", "0.4"])

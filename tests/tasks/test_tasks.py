@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from builders.tasks import COMMA, SWAG_HEAD, swag_row
 from homes import STEPS, put, table
 from torch import nn
 
@@ -35,16 +36,6 @@ def refusal(task: Task, folder: Path) -> str:
 
 # -- SWAG ------------------------------------------------------------------------------------------------------------
 
-HEAD = [
-    "",
-    "video-id",
-    "fold-ind",
-    "startphrase",
-    "sent1",
-    "sent2",
-    "gold-source",
-    *(f"ending{i}" for i in range(4)),
-]
 WRONG = [f"distractor-{i}" for i in range(4)]
 HEAD_FULL = [
     "video-id",
@@ -56,15 +47,6 @@ HEAD_FULL = [
     "gold-type",
 ]
 HEAD_FULL += [*(f"{name}-type" for name in WRONG), "sent1", "sent2"]
-COMMA = "stops, listening to a cup, who's standing."
-
-
-def regular(number: int, *label: object) -> list[object]:
-    start, endings = (
-        f"A dog runs {number}.",
-        (f"sings {number}.", COMMA, 'says "no", twice.', "waits."),
-    )
-    return [number, "anetv_x", 18, f"{start} He", start, "He", "gold", *endings, *label]
 
 
 def full(number: int, *wrong: str) -> list[object]:
@@ -88,11 +70,11 @@ def swag(tmp_path: Path) -> Path:
     for split, size in (("train", 12), ("val", 8)):
         put(
             tmp_path / f"{split}.csv",
-            table([*HEAD, "label"], *(regular(n, n % 4) for n in range(size))),
+            table([*SWAG_HEAD, "label"], *(swag_row(n, n % 4) for n in range(size))),
         )
         rows = [full(n, COMMA, "flew.", "ran.", "" if n % 2 else "sang.") for n in range(40)]
         put(tmp_path / f"{split}_full.csv", table(HEAD_FULL, *rows))
-    put(tmp_path / "test.csv", table(HEAD, *(regular(n) for n in range(5))))
+    put(tmp_path / "test.csv", table(SWAG_HEAD, *(swag_row(n) for n in range(5))))
     return tmp_path
 
 
@@ -145,20 +127,20 @@ def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
     ("content", "complaint"),
     [
         (
-            table([*HEAD, "label"], regular(0, 1), regular(1, 4)),
+            table([*SWAG_HEAD, "label"], swag_row(0, 1), swag_row(1, 4)),
             ", line 3: label '4' is none of 0, 1, 2, 3",
         ),
-        (table([*HEAD, "label"], regular(0)), ", line 2: no value for column 'label'"),
-        (table(HEAD, regular(0)), ", line 1: no column 'label'"),
+        (table([*SWAG_HEAD, "label"], swag_row(0)), ", line 2: no value for column 'label'"),
+        (table(SWAG_HEAD, swag_row(0)), ", line 1: no column 'label'"),
         (
-            table([*HEAD, "label"], regular(0, 1)).replace('"', ""),
+            table([*SWAG_HEAD, "label"], swag_row(0, 1)).replace('"', ""),
             ", line 2: 15 values for 12 columns",
         ),
         (
-            table([*HEAD, "label"], regular(0, 1)) + '1,"open',
+            table([*SWAG_HEAD, "label"], swag_row(0, 1)) + '1,"open',
             ", line 3: a quote opens here that is not closed",
         ),
-        (table([*HEAD, "label"]), ": holds no examples"),
+        (table([*SWAG_HEAD, "label"]), ": holds no examples"),
     ],
 )
 def test_faults_of_swag_name_file_and_line(content: str, complaint: str, tmp_path: Path) -> None:

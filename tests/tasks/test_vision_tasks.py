@@ -13,6 +13,7 @@ import homes
 import numpy as np
 import pytest
 import torch
+from builders.tasks import entailed, json_lines
 from homes import STEPS, put
 
 from groundling.commands.finetune import COMMAND as finetune
@@ -37,10 +38,6 @@ def refusal(call: Callable[..., Any], *arguments: Any) -> str:
         call(*arguments)
     assert "\n" not in str(caught.value)
     return str(caught.value)
-
-
-def lines(*rows: dict[str, Any]) -> str:
-    return "".join(json.dumps(row) + "\n" for row in rows)
 
 
 SOFT = np.array([[0, 0.9, 0.3, 0], [0, 0, 0, 0], [1, 0, 0, 0.6]], np.float32)
@@ -492,9 +489,9 @@ def pair(name: str, label: str | None, sentence: str = "both are dogs") -> dict[
 def test_nlvr2_reads_json_lines(tmp_path: Path) -> None:
     put(
         tmp_path / "dev.json",
-        lines(pair("dev-850-0-1", "True"), pair("dev-850-2-1", "false", 'a "dog", left')),
+        json_lines(pair("dev-850-0-1", "True"), pair("dev-850-2-1", "false", 'a "dog", left')),
     )
-    put(tmp_path / "test1.json", lines(pair("test1-1-0-0", None), pair("test1-1-0-1", None)))
+    put(tmp_path / "test1.json", json_lines(pair("test1-1-0-0", None), pair("test1-1-0-1", None)))
     images = ("dev-850-2-img0", "dev-850-2-img1")
     assert NLVR2.read(tmp_path, "dev")[1] == Example(
         "nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images, official="dev-850-2-1"
@@ -507,7 +504,7 @@ def test_nlvr2_reads_json_lines(tmp_path: Path) -> None:
     )
     assert NLVR2.official(tmp_path, "test1", [e.official for e in test], [1, 0]) == {}
     path = put(
-        tmp_path / "test2.json", lines(pair("test2-1-0-0", "True"), pair("test2-1-0-1", None))
+        tmp_path / "test2.json", json_lines(pair("test2-1-0-0", "True"), pair("test2-1-0-1", None))
     )
     assert (
         refusal(NLVR2.read, tmp_path, "test2")
@@ -525,7 +522,9 @@ def test_consistency_is_over_all_pairs_of_a_sentence(tmp_path: Path) -> None:
         if rng.random() < 0.8
     ]
     labels = dict(zip(names, rng.integers(0, 2, len(names)).tolist(), strict=True))
-    put(tmp_path / "dev.json", lines(*(pair(name, str(bool(y))) for name, y in labels.items())))
+    put(
+        tmp_path / "dev.json", json_lines(*(pair(name, str(bool(y))) for name, y in labels.items()))
+    )
     halves = {"balanced": names[::2], "unbalanced": names[1::2]}
     said = [y if rng.random() < 0.8 else 1 - y for y in labels.values()]
     good = {name for name, p in zip(names, said, strict=True) if p == labels[name]}
@@ -558,18 +557,6 @@ def test_consistency_is_over_all_pairs_of_a_sentence(tmp_path: Path) -> None:
     )
 
 
-def entailed(name: str, label: str, **image: str) -> dict[str, Any]:
-    return {
-        "annotator_labels": [label],
-        "captionID": name.split("r")[0],
-        "gold_label": label,
-        "pairID": name,
-        "sentence1": "never read",
-        "sentence2": f"a claim of {name}",
-        **image,
-    }
-
-
 def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
     rows = [
         entailed("5.jpg#2r1e", "entailment", Flikr30kID="5.jpg"),
@@ -579,7 +566,7 @@ def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
         entailed("6.jpg#0r1c", "contradiction", Flickr30K_ID="6"),
         entailed("7#0r1n", "neutral", Flikr30kID="7"),
     ]
-    put(tmp_path / "snli_ve_dev.jsonl", lines(*rows))
+    put(tmp_path / "snli_ve_dev.jsonl", json_lines(*rows))
     found, dropped = snli_ve.load(tmp_path, "dev")
     assert (SNLI_VE.read(tmp_path, "dev"), dropped) == (found, 1)
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
@@ -603,34 +590,38 @@ TRUE = pair("dev-1-0-0", "True")
     [
         (
             SNLI_VE,
-            lines(entailed("5r1", "neutral", **GOOD)) * 2,
+            json_lines(entailed("5r1", "neutral", **GOOD)) * 2,
             ", line 2: pairID 5r1 is already that of line 1",
         ),
         (
             SNLI_VE,
-            lines(entailed("5r1", "neutral")),
+            json_lines(entailed("5r1", "neutral")),
             ", line 1: names no image; expected one of Flikr30kID",
         ),
         (
             SNLI_VE,
-            lines(entailed("5r1", "maybe", **GOOD)),
+            json_lines(entailed("5r1", "maybe", **GOOD)),
             ", line 1: label 'maybe' is none of entailment, neutral",
         ),
-        (SNLI_VE, lines(entailed("5r1", "-", **GOOD)), ": holds no examples"),
+        (SNLI_VE, json_lines(entailed("5r1", "-", **GOOD)), ": holds no examples"),
         (
             SNLI_VE,
-            lines({"pairID": "5r1", "sentence2": 3}),
+            json_lines({"pairID": "5r1", "sentence2": 3}),
             ", line 1: no text in field 'sentence2'",
         ),
-        (NLVR2, lines(TRUE) + "{", ", line 2: not valid JSON"),
-        (NLVR2, lines(TRUE, TRUE), ", line 2: identifier dev-1-0-0 stands"),
+        (NLVR2, json_lines(TRUE) + "{", ", line 2: not valid JSON"),
+        (NLVR2, json_lines(TRUE, TRUE), ", line 2: identifier dev-1-0-0 stands"),
         (
             NLVR2,
-            lines(pair("dev-1-0", "True")),
+            json_lines(pair("dev-1-0", "True")),
             ", line 1: identifier 'dev-1-0'; expected split-set-pair-sentence",
         ),
-        (NLVR2, lines(pair("dev-1-0-0", "yes")), ", line 1: label 'Yes' is none of False, True"),
-        (NLVR2, lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is none of"),
+        (
+            NLVR2,
+            json_lines(pair("dev-1-0-0", "yes")),
+            ", line 1: label 'Yes' is none of False, True",
+        ),
+        (NLVR2, json_lines(TRUE, pair("dev-1-0-1", None)), ", line 2: label 'None' is none of"),
         (NLVR2, "[3]\n", ", line 1: no text in field 'identifier'"),
         (NLVR2, '{"n": ' + "9" * 5000 + "}\n", ", line 1: a number too long"),  # E14
         (NLVR2, "[" * 100_000 + "\n", ", line 1: a number too long, or too many brackets"),
@@ -647,8 +638,8 @@ def test_faults_of_json_lines_name_file_and_line(
 
 def test_every_reader_says_what_the_data_set_calls_an_example(folder: Path, tmp_path: Path) -> None:
     """C4: an official id is a field; nobody cuts it out of an id of ours."""
-    put(tmp_path / "dev.json", lines(TRUE))
-    put(tmp_path / "snli_ve_dev.jsonl", lines(entailed("5.jpg#2r1e", "entailment", **GOOD)))
+    put(tmp_path / "dev.json", json_lines(TRUE))
+    put(tmp_path / "snli_ve_dev.jsonl", json_lines(entailed("5.jpg#2r1e", "entailment", **GOOD)))
     read = [(VQA, folder, "val"), (NLVR2, tmp_path, "dev"), (SNLI_VE, tmp_path, "dev")]
     names = [task.read(place, split)[0].official for task, place, split in read]
     assert names == ["40000", "dev-1-0-0", "5.jpg#2r1e"]

@@ -16,15 +16,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
+from builders.photos import image
+from builders.regions import store
 from homes import Killed, digests, put
 from PIL import Image
-from test_pretrain import store
-from transformers import (
-    AutoModel,
-    AutoTokenizer,
-    CLIPImageProcessorPil,
-    SiglipImageProcessorPil,
-)
+from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil
 
 from groundling.cli import main
 from groundling.commands.adapt import COMMAND as adapt
@@ -89,12 +85,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     exif[0x0112] = 6
     lying.save(folder / "photos/some/1.png", exif=exif)
     return folder
-
-
-def image(path: Path, size: tuple[int, int], seed: int) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pixels = np.random.default_rng(seed).integers(0, 256, (*size[::-1], 3), dtype=np.uint8)
-    Image.fromarray(pixels).save(path)
 
 
 def options(place: Path, **changes: object) -> Targeted:

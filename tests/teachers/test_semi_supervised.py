@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 import torch
 import vcr_files
+from builders.photos import resnet
+from builders.regions import store
 from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
-from test_end_to_end import resnet
-from test_pretrain import store
 from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.commands.finetune import COMMAND as finetune

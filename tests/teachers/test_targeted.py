@@ -572,13 +572,13 @@ class Clip(Teacher):
 @pytest.fixture
 def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FinetuneConfig:
     """Fine-tuning on SWAG with two gated terms."""
-    from test_tasks import HEAD, regular
+    from builders.tasks import SWAG_HEAD, swag_row
 
     homes.student(tmp_path / "student")
     homes.put(tmp_path / "made_up_clip.py", TEACHER)
     for split, size in (("train", 16), ("val", 8)):
-        rows = [regular(number, number % 4) for number in range(size)]
-        homes.put(tmp_path / "swag" / f"{split}.csv", homes.table([*HEAD, "label"], *rows))
+        rows = [swag_row(number, number % 4) for number in range(size)]
+        homes.put(tmp_path / "swag" / f"{split}.csv", homes.table([*SWAG_HEAD, "label"], *rows))
     monkeypatch.chdir(tmp_path)
     return configured(
         FinetuneConfig,

@@ -10,10 +10,10 @@ from pathlib import Path
 import homes
 import pytest
 import torch
+from builders.regions import store
+from builders.tasks import SWAG_HEAD, swag_row
 from homes import STEPS, Counting, log_of, never, put, table, training_with
 from safetensors.torch import load_file
-from test_pretrain import store
-from test_tasks import HEAD, regular
 from transformers import AutoModel
 
 from groundling.cli import main
@@ -39,8 +39,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.teacher(folder / "teacher")
     homes.rte(folder / "glue")
     for split, size in (("train", 16), ("val", 8)):
-        rows = [regular(number, number % 4) for number in range(size)]
-        put(folder / "swag" / f"{split}.csv", table([*HEAD, "label"], *rows))
+        rows = [swag_row(number, number % 4) for number in range(size)]
+        put(folder / "swag" / f"{split}.csv", table([*SWAG_HEAD, "label"], *rows))
     store(folder / "store", PHOTOS)
     captions = [f"{name}.jpg#{n}\tcaption {n} of {name} cats" for name in PHOTOS for n in range(2)]
     put(folder / "some.token.txt", "\n".join(captions) + "\n")

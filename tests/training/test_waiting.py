@@ -16,12 +16,7 @@ from PIL import Image
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
-from transformers import (
-    ConvNextImageProcessorPil,
-    ResNetConfig,
-    ResNetModel,
-    ViltImageProcessorPil,
-)
+from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel, ViltImageProcessorPil
 
 import groundling.training.loop
 from groundling.core.batch import Batch, Encoded, Sample, needed

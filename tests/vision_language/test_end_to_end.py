@@ -11,12 +11,14 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.photos import pictures, resnet
+from builders.regions import store
+from builders.tasks import vqa
 from homes import STEPS, log_of
 from PIL import Image
-from test_pretrain import store, vqa
 from torch import nn
 from toys import images_of
-from transformers import BertConfig, BertModel, ConvNextImageProcessorPil, ResNetConfig, ResNetModel
+from transformers import BertConfig, BertModel, ResNetConfig, ResNetModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
@@ -24,8 +26,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
+from groundling.data.images import read_picture
 from groundling.data.regions.paired import RegionSamples, Seeing, with_whole_image
-from groundling.data.regions.pictures import Pictured, read_picture
+from groundling.data.regions.pictures import Pictured
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
@@ -37,22 +40,8 @@ from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.vlbert import VLBertJoin
 
-SMALL = {"embedding_size": 8, "hidden_sizes": [8, 16, 16, 32], "depths": [1, 1, 1, 2]}
 BOXES = np.array([[0, 0, 0.5, 0.5], [0.5, 0.25, 1, 1], [0.1, 0.6, 0.4, 0.9]], np.float32)
 KINDS = ("basic", "bottleneck")
-
-
-def resnet(folder: Path, kind: str = "bottleneck", **options: object) -> Path:
-    torch.manual_seed(4)
-    model = ResNetModel(ResNetConfig(layer_type=kind, **{**SMALL, **options}))  # type: ignore[arg-type]
-    for part in model.modules():
-        if isinstance(part, nn.BatchNorm2d):  # as trained ones are, and not neutral to padding
-            nn.init.normal_(part.running_mean, std=0.2)  # type: ignore[arg-type]
-            nn.init.normal_(part.bias, std=0.2)
-    mean = {"image_mean": [0.4, 0.5, 0.6], "image_std": [0.2, 0.3, 0.2]}
-    ConvNextImageProcessorPil(size={"shortest_edge": 224}, **mean).save_pretrained(folder)
-    model.save_pretrained(folder)
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -301,16 +290,6 @@ def test_published_sizes() -> None:
 
 
 # -- data and whole runs ---------------------------------------------------------------------------------------------
-
-
-def pictures(folder: Path, names: list[str]) -> Path:
-    rng = np.random.default_rng(3)
-    for number, name in enumerate(names):
-        ending = ("jpg", "png", "JPEG")[number % 3]
-        path = folder / f"{name}.{ending}"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(rng.integers(0, 256, (40 + number, 60, 3), dtype=np.uint8)).save(path)
-    return folder
 
 
 def test_pictures_are_scaled_whole(tmp_path: Path) -> None:

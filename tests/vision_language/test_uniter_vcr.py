@@ -16,9 +16,10 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.regions import store
+from builders.tasks import VCR_OBJECTS, vcr_line
 from homes import STEPS, log_of, put, whole_and_resumed
 from safetensors.torch import load_file
-from test_pretrain import store
 from transformers import BertConfig, BertModel
 
 from groundling.commands.finetune import COMMAND as finetune
@@ -36,8 +37,8 @@ from groundling.models.saved_heads import HEADS
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import changed, configured
+from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrConfig
-from groundling.studies.clip_td.vcr import vcr
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
 from groundling.vision_language import Design
@@ -53,28 +54,16 @@ from groundling.vision_language.uniter import (
 )
 from groundling.vision_language.visualbert import visualbert
 
-OBJECTS = ["person", "car", "person"]
-QUESTION = [[2], "saw", "a", [1], "?"]
-ANSWERS = [["yes", "."], [[0], "did", "."], ["no", "."], ["a", "dog", "did", "."]]
-REASONS = [["it", "is", [2], "."], ["a", "red", "one", "."], [[0], "ran", "."], ["so", "."]]
 BOTH_PARTS = ("answer", "rationale")
-
-
-def line(n: int, labelled: bool = True, answer: int | None = None) -> str:
-    row: dict[str, Any] = {"annot_id": f"v-{n}", "img_fn": f"m/{n}.jpg", "objects": OBJECTS}
-    row |= {"question": QUESTION, "answer_choices": ANSWERS, "rationale_choices": REASONS}
-    if labelled:
-        row |= {"answer_label": n % 4 if answer is None else answer, "rationale_label": n // 4 % 4}
-    return json.dumps(row) + "\n"
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("vcr")
     homes.student(folder / "bert")
-    put(folder / "vcr/train.jsonl", "".join(line(n) for n in range(8)))
-    put(folder / "vcr/val.jsonl", "".join(line(n) for n in range(6)))
-    put(folder / "vcr/test.jsonl", "".join(line(n, labelled=False) for n in range(2)))
+    put(folder / "vcr/train.jsonl", "".join(vcr_line(n) for n in range(8)))
+    put(folder / "vcr/val.jsonl", "".join(vcr_line(n) for n in range(6)))
+    put(folder / "vcr/test.jsonl", "".join(vcr_line(n, labelled=False) for n in range(2)))
     store(folder / "store", [f"m/{n}" for n in range(8)], objects=3)
     names = [f"{n:03d}" for n in range(8)]
     store(folder / "captioned", names)
@@ -179,7 +168,7 @@ def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> Non
 def test_answers_have_the_answers_segment(place: Path) -> None:
     model = ready()
     example = ANSWER.read(place / "vcr", "val")[0]
-    assert (example.breaks, example.names) == ((), tuple(OBJECTS))
+    assert (example.breaks, example.names) == ((), tuple(VCR_OBJECTS))
     row = TextSamples([example], model.inputs(60)[0]).get([0])[0].choices[2].text  # "no ."
     assert row is not None and row.part is not None
     second = int(np.flatnonzero(row.special)[1])
@@ -489,14 +478,14 @@ def test_right_texts_are_question_answer_and_reason(place: Path) -> None:
     answer, reason = texts["vcr-answer-v-5"], texts["vcr-rationale-v-5"]
     assert (answer.text, answer.pair) == ("Jessie saw a car ?", "Casey did .")
     assert (reason.text, reason.pair) == ("Jessie saw a car ? Casey did .", "a red one .")
-    assert (reason.breaks, reason.names, reason.choice_tags) == ((19,), tuple(OBJECTS), ((),))
+    assert (reason.breaks, reason.names, reason.choice_tags) == ((19,), tuple(VCR_OBJECTS), ((),))
     assert reason.label is None and answer.choice_tags == (((0, 5, 0),),)
     bare = {example.id: example for example in task_texts(BOTH, place / "vcr")}
     assert not bare["vcr-rationale-v-5"].tags and not bare["vcr-rationale-v-5"].objects
 
 
 def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: Path) -> None:
-    put(tmp_path / "train.jsonl", "".join(line(n, answer=(n + 1) % 4) for n in range(8)))
+    put(tmp_path / "train.jsonl", "".join(vcr_line(n, answer=(n + 1) % 4) for n in range(8)))
     versions = unlabelled_texts(BOTH, place / "vcr", tags=True)
     assert versions == unlabelled_texts(BOTH, tmp_path, tags=True)
     assert task_texts(BOTH, place / "vcr") != task_texts(BOTH, tmp_path)
@@ -549,5 +538,5 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
     }
     told = refusal(task_answers="any", data="", **captions)
     assert told == "--task-answers any: captions have none; pass --task"
-    put(tmp_path / "secret/train.jsonl", "".join(line(n, labelled=False) for n in range(8)))
+    put(tmp_path / "secret/train.jsonl", "".join(vcr_line(n, labelled=False) for n in range(8)))
     assert "'answer_label' is missing" in refusal(data=str(tmp_path / "secret"))

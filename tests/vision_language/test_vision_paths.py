@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.regions import store
 from homes import STEPS
 from PIL import Image
-from test_pretrain import store
 from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune

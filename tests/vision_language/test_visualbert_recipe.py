@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.photos import pictures, resnet
+from builders.regions import store
+from builders.tasks import VCR_ANSWERS, VCR_QUESTION, VCR_REASONS, vcr_line
 from homes import STEPS, log_of, put
 from safetensors.torch import load_file
-from test_end_to_end import pictures, resnet
-from test_pretrain import store
-from test_uniter_vcr import ANSWERS, QUESTION, REASONS, line
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("visualbert")
     homes.student(folder / "bert")
     for split, count in (("train", 8), ("val", 4)):
-        rows = [json.loads(line(n)) | {"objects": PERSONS} for n in range(count)]
+        rows = [json.loads(vcr_line(n)) | {"objects": PERSONS} for n in range(count)]
         put(folder / f"vcr/{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     stills = [f"m/{n}" for n in range(8)]
     names = [f"{n:03d}" for n in range(8)]
@@ -423,6 +423,6 @@ def test_from_bert_to_vcr_through_both_phases(
 
 def test_what_the_files_hold() -> None:
     """The fixtures' texts name objects 0, 1 and 2, and not 3."""
-    texts: list[Any] = [QUESTION, *ANSWERS, *REASONS]
+    texts: list[Any] = [VCR_QUESTION, *VCR_ANSWERS, *VCR_REASONS]
     tags = [token for text in texts for token in text if isinstance(token, list)]
     assert {number for tag in tags for number in tag} == {0, 1, 2}

@@ -16,10 +16,11 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
+from builders.photos import resnet
+from builders.regions import store
+from builders.tasks import vqa
 from homes import STEPS, log_of, put
 from PIL import Image
-from test_end_to_end import resnet
-from test_pretrain import store, vqa
 from transformers import BertForMaskedLM
 
 from groundling.commands.finetune import COMMAND as finetune

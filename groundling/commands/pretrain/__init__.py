@@ -32,7 +32,7 @@ class PretrainConfig(Settings):
 vision-language model as --student, its own."""
     student: Annotated[str, Input.WEIGHTS, needed] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
-    regions: Annotated[RegionInput, needed] = field(default_factory=RegionInput)
+    regions: RegionInput = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
     captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \

@@ -29,7 +29,7 @@ from groundling.commands.sweep.parts import (
     read_notes,
 )
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import read_text
+from groundling.data.tables import read_text
 from groundling.stats.published import published as reported
 
 TABLES = {

@@ -14,6 +14,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 
 from groundling.cli import main
+from groundling.core.errors import InputError
 from groundling.studies.attention.figures import (
     BLUE,
     GREEN,
@@ -219,3 +220,9 @@ def test_a_file_that_is_no_json_is_named_once(tmp_path: Path, capsys: Any) -> No
     assert main(["figures", str(tmp_path / "run"), "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr().err
     assert said.startswith(f"groundling: {path}, line 1: not valid JSON") and said.count("\n") == 1
+
+
+def test_e14_heads_without_end_are_not_drawn() -> None:
+    head = {"attention": "self", "layer": 0, "head": 10**12, "accuracy": 1.0, "active": True}
+    with pytest.raises(InputError, match="expected numbers of heads from 0 to 999"):
+        figures_of({"heads": [head], "chance": {"value": 1.0}})

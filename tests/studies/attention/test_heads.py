@@ -8,6 +8,7 @@ import json
 import pickle
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,23 +16,18 @@ import numpy as np
 import pytest
 import torch
 import toys
+from builders.attention import HEADS, LAYERS, Told, samples_of
 from homes import put
-from torch import Tensor, nn
+from torch import Tensor
 
 from groundling.cli import main
 from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.paired import RegionSamples
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.data.shards import Part
-from groundling.models.attention import (
-    AttentionMap,
-    Place,
-    Places,
-    places_of_regions,
-    places_of_text,
-)
+from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
 from groundling.studies.attention.grounding import (
     Facts,
     Grounding,
@@ -48,45 +44,13 @@ from groundling.studies.attention.passes import (
     OtherLooks,
     Sums,
     partners,
-    stream,
+    read_here,
     untrained,
 )
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
 
-LAYERS, HEADS = 3, 5
 TEXTS = ("a wet dog near 3 trees", "two cats wait", "the café owner throws a ball to a naïve clown")
-
-
-class Told(nn.Module):
-    """Gives maps of its own making, in place of a model's; counts how often it is run."""
-
-    def __init__(self, layers: int = LAYERS, heads: int = HEADS) -> None:
-        super().__init__()
-        self.layers, self.heads = layers, heads
-        self.anything = nn.Parameter(torch.zeros(1))
-        self.runs = 0
-
-    def weights(self, name: str, layer: int, size: int) -> np.ndarray:
-        """(heads, size, size), the same for a sample whatever its batch."""
-        rng = np.random.default_rng([layer, *name.encode()])
-        return rng.random((self.heads, size, size), dtype=np.float32) ** 8
-
-    def forward(self, batch: Batch, attention: Any) -> Encoded:
-        self.runs += 1
-        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
-        inside = (places.holds != Place.PADDING).numpy()
-        for layer in range(self.layers):
-            every = np.zeros((len(batch), self.heads, *inside.shape[1:] * 2), np.float32)
-            for row, name in enumerate(batch.ids):
-                own = np.flatnonzero(inside[row])
-                made = self.weights(name, layer, len(own))
-                every[np.ix_([row], range(self.heads), own, own)] = made / made.sum(
-                    -1, keepdims=True
-                )
-            attention(AttentionMap("self", layer, torch.from_numpy(every), places, places))
-            del every
-        return Encoded()
 
 
 class Pointing(Told):
@@ -120,12 +84,6 @@ def row(boxes: list[list[float]], whole: bool = False, confidence: Any = None) -
 @pytest.fixture(scope="module")
 def text() -> TextInput:
     return TextInput(toys.bert_words(), 40)
-
-
-def samples_of(
-    examples: list[Example], store: dict[str, RegionRow], text: TextInput, **seeing: Any
-) -> Samples:
-    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), Seeing(**seeing))
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +158,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
         np.unique(s.text.word[1:-1]).size < len(s.text.word) - 2 for s in samples.get([0, 2], ())
     )
     grounding = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)], reading)
-    stream(Told(), samples, [grounding], batch=4)
+    read_here([Look(Told(), lambda: samples, [grounding], 4)])
     found = grounding.result()
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
@@ -219,7 +177,7 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
         return Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)])
 
     whole = asked()
-    stream(Told(), samples, [whole], batch=3)
+    read_here([Look(Told(), lambda: samples, [whole], 3)])
     for world in (2, 3, 8):  # of 8, three have nothing to do
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
@@ -257,7 +215,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: T
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
         forgets = Forgets(asked, FLICKR30K.mark, [0] * len(examples))
         model = Told()
-        stream(model, samples_of(examples, store, text), [forgets], batch=7)
+        read_here([Look(model, partial(samples_of, examples, store, text), [forgets], 7)])
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
@@ -276,12 +234,14 @@ def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextInput) -> 
     ]
     model = toys.seer().train()
     grounding = Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)
-    stream(model, samples, [grounding], batch=4)
+    read_here([Look(model, lambda: samples, [grounding], 4)])
     assert grounding.result().hits.shape == (6, 2 * 2)
     assert model.training and not any(part._forward_hooks for part in model.modules())
     words = toys.bert_words()
     late = visualbert(toys.bert(len(words)), words, width=12, early=False)
-    stream(late, samples, [other := Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)], batch=4)
+    read_here(
+        [Look(late, lambda: samples, [other := Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)], 4)]
+    )
     # Without early fusion, only the last layer's text looks at regions.
     assert other.result().heads == [("self", 2, 0), ("self", 2, 1)]
 
@@ -300,7 +260,7 @@ def hits(
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
     grounding = Grounding([asked], task.mark, [0])
-    stream(Pointing(1, len(own)), samples, [grounding])
+    read_here([Look(Pointing(1, len(own)), lambda: samples, [grounding])])
     found = grounding.result()
     assert (found.hits[0] == found.hits[1]).all()
     return found.hits[0].tolist(), found.facts
@@ -370,7 +330,7 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     asked = [phrase(example, words, LEFT) for words in ("a dog", "a do", "\u200b", "a ball")]
     samples = samples_of([example], {"i": row([LEFT, FAR])}, short)
     grounding = Grounding([asked], FLICKR30K.mark, [0])
-    stream(Pointing(2, 2), samples, [grounding])
+    read_here([Look(Pointing(2, 2), lambda: samples, [grounding])])
     found = grounding.result()
     states = [State.ASKED, State.SPLITS_WORD, State.NO_PIECES, State.CUT]
     assert found.facts.state.tolist() == states
@@ -380,7 +340,9 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     with pytest.raises(
         InputError, match=r"^t-3: a phrase from character 30 to 300 is no part of"
     ) as told:
-        stream(Pointing(1, 2), samples, [Grounding([[away]], FLICKR30K.mark, [0])])
+        read_here(
+            [Look(Pointing(1, 2), lambda: samples, [Grounding([[away]], FLICKR30K.mark, [0])])]
+        )
     assert "\n" not in str(told.value)
 
 
@@ -401,13 +363,13 @@ def test_regions_without_attention_are_refused(text: TextInput) -> None:
     with pytest.raises(
         InputError, match=r"^t: layer 0 has a head that gives its regions no attention"
     ):
-        stream(Blind(), samples, [Grounding(asked, FLICKR30K.mark, [0])])
+        read_here([Look(Blind(), lambda: samples, [Grounding(asked, FLICKR30K.mark, [0])])])
     grounding = Grounding(asked, FLICKR30K.mark, [0])
-    stream(Deaf(), samples, [grounding])
+    read_here([Look(Deaf(), lambda: samples, [grounding])])
     with pytest.raises(InputError, match="no text that looks at regions"):
         grounding.result()
     with pytest.raises(InputError, match="there are no samples"):
-        stream(Told(), samples_of([], {}, text), [])
+        read_here([Look(Told(), lambda: samples_of([], {}, text), [])])
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -470,7 +432,7 @@ def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
     samples = RegionSamples(TextSamples(examples, text), shelf)
     half_of = halves(images, 0)
     grounding = Grounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])
-    stream(Looking(), samples, [grounding])
+    read_here([Look(Looking(), lambda: samples, [grounding])])
     return grounding.result(), images
 
 

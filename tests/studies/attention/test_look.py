@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import toys
 import transformers as hf
+from builders.attention import TEXT, content_of
 
 import groundling
 from groundling.cli import main
@@ -29,9 +30,6 @@ from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, View, Word, pack
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
-
-TEXT = "a red doghouse runs"
-"""Of which the third word is of several pieces."""
 
 
 @pytest.fixture(scope="module")
@@ -63,12 +61,6 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
     largest = np.frombuffer(raw[: 2 * heads * rows], "<u2").reshape(heads, rows, 1) / 65535
     steps = np.frombuffer(raw[2 * heads * rows :], np.uint8).reshape(heads, rows, columns)
     return steps / 255 * largest
-
-
-def content_of(html: str) -> dict[str, Any]:
-    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
-    content: dict[str, Any] = json.loads(text)
-    return content
 
 
 # -- numbers -----------------------------------------------------------------------------------------------------------
@@ -321,10 +313,10 @@ OWN = {"text": "", "image": ""}
         ({"only": "7"}, "--only 7: names examples of a --task"),
         (
             {"grid": "17"},
-            "--grid 17: expected 1 to 16 boxes per side, 0 for none",
+            "--grid = 17, expected 0 to 16",
         ),
         ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
-        ({"per-page": "0"}, "--per-page 0: expected at least 1"),
+        ({"per-page": "0"}, "--per-page = 0, expected at least 1"),
         ({"heads": "store|store"}, "--heads: 2 results for 1 models"),
         ({"out": "look.txt"}, "--out look.txt: expected a file that ends in .html"),
         ({"out": "mine.html"}, "mine.html: exists already, and is no page of `groundling look`"),

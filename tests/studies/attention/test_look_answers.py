@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import toys
-from test_look import TEXT, content_of
+from builders.attention import TEXT, content_of
 
 import groundling
 from groundling.commands.finetune import COMMAND as finetune

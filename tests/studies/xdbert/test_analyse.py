@@ -10,7 +10,7 @@ import homes
 import numpy as np
 import pytest
 import toys
-from test_verdict import write
+from builders.results import write_runs
 
 from groundling.cli import main
 from groundling.core.batch import Example
@@ -54,8 +54,8 @@ def test_grounded_from_captions_to_the_figure(
     homes.student(place / "student")
     homes.rte(place / "glue")
     examples = named("tasks", Task, "glue/rte").read(place / "glue", "dev")
-    write(place / "base", runs("base", examples, 0.5, 0))
-    write(place / "other", runs("other", examples, 0.8, 1))
+    write_runs(place / "base", runs("base", examples, 0.5, 0))
+    write_runs(place / "other", runs("other", examples, 0.8, 1))
     assert count(place) == 0
     assert "of 30 captions" in capsys.readouterr().out
     assert main([*GROUNDED.split(), "--threshold", "5", "--variant", "words", "--out", "out"]) == 0
@@ -96,7 +96,7 @@ def test_grounded_names_what_does_not_fit(
     for name in ("base", "other", "one"):
         made = runs(name, examples, 0.5, 0)
         one = replace(made, seeds=(0,), predictions=made.predictions[:1])
-        write(place / name, one if name == "one" else made)
+        write_runs(place / name, one if name == "one" else made)
     count(place)
     capsys.readouterr()
     assert main(GROUNDED.replace(*change).split()) == 2
@@ -125,7 +125,7 @@ def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[st
     assert result["scores"]["pwcca"]["null"] > 0
     assert result["published_pwcca"]["BERT / CLIP"] == 0.498
     assert main(["similarity", "--a", "student"]) == 2
-    assert "needs --a and --b" in capsys.readouterr().err
+    assert "needs --b" in capsys.readouterr().err
 
 
 def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixture[str]) -> None:

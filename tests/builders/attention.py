@@ -1,0 +1,72 @@
+"""A model that gives maps of its own making, and what it is shown; what a page holds."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import numpy as np
+import torch
+import toys
+from torch import nn
+
+from groundling.core.batch import Batch, Encoded, Example, RegionRow
+from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.models.attention import (
+    AttentionMap,
+    Place,
+    Places,
+    places_of_regions,
+    places_of_text,
+)
+
+LAYERS, HEADS = 3, 5
+
+
+class Told(nn.Module):
+    """Gives maps of its own making, in place of a model's; counts how often it is run."""
+
+    def __init__(self, layers: int = LAYERS, heads: int = HEADS) -> None:
+        super().__init__()
+        self.layers, self.heads = layers, heads
+        self.anything = nn.Parameter(torch.zeros(1))
+        self.runs = 0
+
+    def weights(self, name: str, layer: int, size: int) -> np.ndarray:
+        """(heads, size, size), the same for a sample whatever its batch."""
+        rng = np.random.default_rng([layer, *name.encode()])
+        return rng.random((self.heads, size, size), dtype=np.float32) ** 8
+
+    def forward(self, batch: Batch, attention: Any) -> Encoded:
+        self.runs += 1
+        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
+        inside = (places.holds != Place.PADDING).numpy()
+        for layer in range(self.layers):
+            every = np.zeros((len(batch), self.heads, *inside.shape[1:] * 2), np.float32)
+            for row, name in enumerate(batch.ids):
+                own = np.flatnonzero(inside[row])
+                made = self.weights(name, layer, len(own))
+                every[np.ix_([row], range(self.heads), own, own)] = made / made.sum(
+                    -1, keepdims=True
+                )
+            attention(AttentionMap("self", layer, torch.from_numpy(every), places, places))
+            del every
+        return Encoded()
+
+
+def samples_of(
+    examples: list[Example], store: dict[str, RegionRow], text: TextInput, **seeing: Any
+) -> Samples:
+    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), Seeing(**seeing))
+
+
+TEXT = "a red doghouse runs"
+"""Of which the third word is of several pieces."""
+
+
+def content_of(html: str) -> dict[str, Any]:
+    (text,) = re.findall(r'<script type="application/json" id="data">(.*?)</script>', html, re.S)
+    content: dict[str, Any] = json.loads(text)
+    return content

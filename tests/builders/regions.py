@@ -1,0 +1,107 @@
+"""Region stores, and the files in which others publish region features."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+
+from groundling.data.regions.store import Found, RegionWriter
+
+
+def store(
+    folder: Path,
+    names: list[str],
+    width: int = 12,
+    classes: int = 5,
+    objects: int = 0,
+    backbone: str = "",
+    size: tuple[int, int] = (60, 40),
+) -> Path:
+    """A store of 2 to 5 regions an image; or of as many `objects`, in the annotators' order."""
+    rng = np.random.default_rng(0)
+    found = []
+    for name in names:
+        count = objects or int(rng.integers(2, 6))
+        corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
+        kinds = rng.dirichlet(np.ones(classes or 1), count)
+        found.append(
+            Found(
+                name,
+                size,
+                corners,
+                rng.random(count),
+                rng.normal(size=(count, width)),
+                kinds if classes else None,
+                annotated_order=bool(objects),
+            )
+        )
+    folder.mkdir(parents=True, exist_ok=True)
+    writer = RegionWriter(folder)
+    writer.fill([(one.id, lambda one=one: one) for one in found])  # type: ignore[misc]
+    made = {"identity": f"hash of {backbone}", "made_by": backbone} if backbone else {}
+    writer.close({"source": "test", **made}, [])
+    return folder
+
+
+def some(name: str, count: int = 3, width: int = 6, soft: int = 0) -> Found:
+    rng = np.random.default_rng(len(name) + count)
+    low = rng.uniform(0, 0.5, (count, 2))
+    boxes = np.concatenate([low, low + 0.3], 1).astype(np.float32)
+    classes = rng.dirichlet(np.ones(soft), count) if soft else None
+    return Found(
+        name,
+        (40, 30),
+        boxes,
+        -np.sort(-rng.random(count)),
+        rng.normal(size=(count, width)) * 5,
+        classes,
+    )
+
+
+def b64(array: object, kind: str = "<f4") -> str:
+    return base64.b64encode(np.asarray(array, kind).tobytes()).decode()
+
+
+PIXELS = np.array(
+    [[0, 0, 20, 15], [10, 6, 40, 30], [4, 3, 4, 20]], np.float32
+)  # of 40x30; the last one is empty
+
+SHARES = PIXELS / [40, 30, 40, 30]
+
+FEATURES = np.arange(12, dtype=np.float32).reshape(3, 4)
+
+SURE = np.array([0.25, 0.5, 0.9], np.float32)
+
+SOFT = np.array([[0.5, 0.25, 0.25], [0.25, 0.25, 0.5], [0, 0, 1]], np.float32)
+
+
+def lxmert(name: str, w: int = 40, h: int = 30) -> str:
+    kinds = [b64([5, 7, 9], "<i8"), b64(SURE), b64([1, 2, 3], "<i8"), b64(SURE)]
+    fields = [name, h, w, *kinds, 3, b64(PIXELS), b64(FEATURES)]
+    return "\t".join(map(str, fields)) + "\n"
+
+
+def bottom_up(name: str) -> str:
+    return "\t".join([name, "40", "30", "3", b64(PIXELS), b64(FEATURES)]) + "\n"
+
+
+def vlbert(**more: str) -> str:
+    own = {
+        "image_w": 40,
+        "image_h": 30,
+        "num_boxes": 3,
+        "boxes": b64(PIXELS),
+        "features": b64(FEATURES),
+    }
+    return json.dumps(own | {"classes": b64(SOFT)} | more)
+
+
+def npz(**more: np.ndarray) -> bytes:
+    boxes = np.concatenate([SHARES, SHARES[:, 2:] - SHARES[:, :2]], 1)
+    own = {"features": FEATURES, "norm_bb": boxes, "conf": SURE, "soft_labels": SOFT}
+    np.savez(out := io.BytesIO(), **{k: np.asarray(v, np.float16) for k, v in own.items()} | more)
+    return out.getvalue()

@@ -1,0 +1,41 @@
+"""Made-up predictions, and finished runs that gave them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from groundling.core.keyed import generator
+from groundling.stats.verdict import Runs, simulate
+
+
+def both(gain: float, seed: int = 0, **noise: float) -> tuple[Runs, Runs]:
+    """A base's runs and another's, which is better by a gain."""
+    return simulate(generator(seed, "test"), gain, **noise)  # type: ignore[arg-type]
+
+
+def write_runs(
+    folder: Path,
+    made: Runs,
+    task: str = "glue/rte",
+    metric: str = "accuracy",
+    graded: list[object] | None = None,
+) -> Path:
+    """Run folders of these predictions; `graded` is every example's label, if it is a list."""
+    for seed, predictions in zip(made.seeds, made.predictions, strict=True):
+        own = folder / task.replace("/", "-") / f"seed-{seed}"
+        own.mkdir(parents=True)
+        lines = [
+            json.dumps({"id": i, "prediction": p, "label": y if graded is None else graded})
+            for i, p, y in zip(made.ids, predictions.tolist(), made.labels.tolist(), strict=True)
+        ]
+        (own / "predictions_dev.jsonl").write_text("\n".join(lines) + "\n")
+        (own / "log.jsonl").write_text('{"step": 1}\n')
+        (own / "result.json").write_text(
+            json.dumps({"seed": seed, "task": task, "metrics": [metric], "splits": ["dev"]})
+        )
+    return folder
+
+
+def rows_of(path: Path) -> list[dict]:
+    return [json.loads(line) for line in path.read_text().splitlines()]

@@ -1,0 +1,134 @@
+"""Rows and folders of official data sets."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from homes import put
+
+
+def vqa(folder: Path) -> Path:
+    """Official files of VQA v2: twelve questions to train on, six to be asked, about sixteen images."""
+    asked = [("what is it", "dog"), ("how many", "2"), ("is it wet", "yes")]
+    for split, count in (("train2014", 12), ("val2014", 6)):
+        questions, notes = [], []
+        for i in range(count):
+            question, answer = asked[i % 3]
+            image, number = i % 16, (i % 16) * 1000 + i
+            questions.append(
+                {"image_id": image, "question": f"{question} {i}?", "question_id": number}
+            )
+            notes.append(
+                {
+                    "question_id": number,
+                    "image_id": image,
+                    "question_type": question,
+                    "answer_type": "other",
+                    "multiple_choice_answer": answer,
+                    "answers": [
+                        {"answer": answer, "answer_confidence": "yes", "answer_id": n + 1}
+                        for n in range(10)
+                    ],
+                }
+            )
+        put(
+            folder / f"v2_OpenEnded_mscoco_{split}_questions.json",
+            json.dumps({"info": {}, "questions": questions}),
+        )
+        put(
+            folder / f"v2_mscoco_{split}_annotations.json",
+            json.dumps({"info": {}, "annotations": notes}),
+        )
+    put(folder / "trainval_label2ans.json", json.dumps(["dog", "2", "yes", "no"]))
+    return folder
+
+
+def vqa_answers(folder: Path, answers: Sequence[str]) -> Path:
+    """Official files of VQA v2, with these answers; the type of a question goes by its number."""
+    asked = [
+        {"question_id": n, "image_id": n, "question": f"is it {n} ?"} for n in range(len(answers))
+    ]
+    notes = []
+    for number, answer in enumerate(answers):
+        people = [{"answer": answer}] * 10
+        kind = ("is the", "what color")[number % 2]
+        notes.append(
+            {
+                "question_id": number,
+                "answers": people,
+                "answer_type": "other",
+                "question_type": kind,
+            }
+        )
+    for split in ("train2014", "val2014"):
+        put(
+            folder / f"v2_OpenEnded_mscoco_{split}_questions.json", json.dumps({"questions": asked})
+        )
+        put(folder / f"v2_mscoco_{split}_annotations.json", json.dumps({"annotations": notes}))
+    put(folder / "answers_vqa.txt", "yes\nno\nred\n")
+    return folder
+
+
+SWAG_HEAD = [
+    "",
+    "video-id",
+    "fold-ind",
+    "startphrase",
+    "sent1",
+    "sent2",
+    "gold-source",
+    *(f"ending{i}" for i in range(4)),
+]
+
+COMMA = "stops, listening to a cup, who's standing."
+
+
+def swag_row(number: int, *label: object) -> list[object]:
+    """A row below `SWAG_HEAD`; a labelled file's ends in the label."""
+    start, endings = (
+        f"A dog runs {number}.",
+        (f"sings {number}.", COMMA, 'says "no", twice.', "waits."),
+    )
+    return [number, "anetv_x", 18, f"{start} He", start, "He", "gold", *endings, *label]
+
+
+def json_lines(*rows: dict[str, Any]) -> str:
+    return "".join(json.dumps(row) + "\n" for row in rows)
+
+
+def entailed(name: str, label: str, **image: str) -> dict[str, Any]:
+    """A pair of SNLI-VE or e-SNLI-VE, as its files have it."""
+    return {
+        "annotator_labels": [label],
+        "captionID": name.split("r")[0],
+        "gold_label": label,
+        "pairID": name,
+        "sentence1": "never read",
+        "sentence2": f"a claim of {name}",
+        **image,
+    }
+
+
+VCR_OBJECTS = ["person", "car", "person"]
+
+VCR_QUESTION = [[2], "saw", "a", [1], "?"]
+
+VCR_ANSWERS = [["yes", "."], [[0], "did", "."], ["no", "."], ["a", "dog", "did", "."]]
+
+VCR_REASONS = [["it", "is", [2], "."], ["a", "red", "one", "."], [[0], "ran", "."], ["so", "."]]
+
+
+def vcr_line(n: int, labelled: bool = True, answer: int | None = None) -> str:
+    """A line of VCR's files; labels go by the number."""
+    row: dict[str, Any] = {"annot_id": f"v-{n}", "img_fn": f"m/{n}.jpg", "objects": VCR_OBJECTS}
+    row |= {
+        "question": VCR_QUESTION,
+        "answer_choices": VCR_ANSWERS,
+        "rationale_choices": VCR_REASONS,
+    }
+    if labelled:
+        row |= {"answer_label": n % 4 if answer is None else answer, "rationale_label": n // 4 % 4}
+    return json.dumps(row) + "\n"

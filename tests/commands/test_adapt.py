@@ -1,0 +1,331 @@
+"""`adapt` on a tiny rendered world: what each arm writes, that it goes on, that arms differ in their arm alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import homes
+import pytest
+import torch
+from builders.results import rows_of
+from homes import STEPS, Counting, Killed, digests, dying, log_of, never, training_with
+from safetensors.torch import load_file
+from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
+
+from groundling.checks.names import arm_of
+from groundling.cli import main
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.adapt import run as adapting
+from groundling.commands.finetune import run as tuning
+from groundling.core.errors import InputError
+from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.commands import ProbeConfig
+from groundling.studies.worlds.probe import probe
+from groundling.teachers.taught import Taught
+
+TERMS = {
+    "mlm": {"mlm"},
+    "xdbert": {"mlm", "match", "clip_tokens"},
+    "l1": {"mlm", "l1_sentence", "l1_word"},
+    "contrastive": {"mlm", "contrastive_sentence", "contrastive_word"},
+    "xdbert+contrastive": {
+        "mlm",
+        "match",
+        "clip_tokens",
+        "contrastive_sentence",
+        "contrastive_word",
+    },
+}
+
+
+@pytest.fixture(scope="session")
+def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConfig:
+    text = str(world / "corpus" / "train.txt")
+    return configured(
+        AdaptConfig,
+        student=str(encoder),
+        teacher=str(taught[0] / "model"),
+        text=(text,),
+        max_length=64,
+        form="lines",
+    )
+
+
+@pytest.fixture(scope="session")
+def adapted(
+    settings: AdaptConfig, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, tuple[Path, dict]]:
+    """Run folder and result of every arm."""
+    root = tmp_path_factory.mktemp("arms")
+    return {
+        arm: (root / arm, adapt(changed(settings, arm=arm), STEPS, root / arm)) for arm in TERMS
+    }
+
+
+@pytest.mark.parametrize("arm", TERMS)
+def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
+    arm: str, adapted: dict, encoder: Path
+) -> None:
+    out, result = adapted[arm]
+    student, model = AutoModel.from_pretrained(encoder), AutoModel.from_pretrained(out / "model")
+    assert type(model) is type(student)
+    sizes = {k: v.shape for k, v in student.state_dict().items()}
+    assert {k: v.shape for k, v in model.state_dict().items()} == sizes
+    assert result["parameters"] == sum(v.numel() for v in student.parameters())
+    changed = [
+        k for k, v in model.state_dict().items() if not torch.equal(v, student.state_dict()[k])
+    ]
+    assert len(changed) > len(sizes) / 2
+    assert (
+        AutoTokenizer.from_pretrained(out / "model")("a red dog")["input_ids"]
+        == homes.words()("a red dog")["input_ids"]
+    )
+    assert set(result["last"]) == TERMS[arm] | {"loss"}
+    assert (result["arm"], result["steps"], result["texts"], result["dropped_pieces"]) == (
+        arm,
+        3,
+        80,
+        0,
+    )
+    assert result["objectives"] == arm_of(arm).names
+    assert set(result["heads_from"].values()) == {"new"}
+    assert json.loads((out / "result.json").read_text()) == result
+    heads = load_file(out / "model" / "groundling_heads.safetensors")
+    assert len({key.split(".")[0] for key in heads}) == len(arm_of(arm).names)
+    assert [line["step"] for line in log_of(out)] == [1, 2, 3]
+    assert not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("arm", TERMS)
+def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptConfig) -> None:
+    out, result = adapted[arm]
+    card = (out / "model" / "README.md").read_text()
+    assert re.match(
+        r"---\nlibrary_name: transformers\ntags: \[groundling, [a-z0-9-]+\]\n---\n# ", card
+    )
+    assert f"{result['parameters']:,} parameters" in card
+    assert f"student: `{settings.student}`" in card
+    assert f"teacher: `{settings.teacher}`" in card
+    assert f"objectives: {', '.join(arm_of(arm).names)}" in card
+    assert "text (80 texts, 0 pieces cut off):\n- `train.txt`" in card
+    assert "3 steps of 8, learning rate 0.001, seed 0" in card
+
+
+def test_the_control_says_that_it_had_no_teacher(
+    settings: AdaptConfig, adapted: dict, tmp_path: Path
+) -> None:
+    adapt(changed(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
+    assert "teacher: `none (control)`" in (tmp_path / "out" / "model" / "README.md").read_text()
+    one, other = (
+        load_file(out / "model" / "model.safetensors")
+        for out in (tmp_path / "out", adapted["mlm"][0])
+    )
+    assert all(
+        torch.equal(one[k], other[k]) for k in other
+    )  # and one that was named and not asked is none
+
+
+def test_arms_see_the_same_masking_from_the_same_start(adapted: dict) -> None:
+    first = {arm: log_of(out)[0] for arm, (out, _) in adapted.items()}
+    assert first["mlm"]["mlm"] == first["l1"]["mlm"] == first["contrastive"]["mlm"]
+    assert first["xdbert"]["mlm"] == first["xdbert+contrastive"]["mlm"] != first["mlm"]["mlm"]
+
+
+def test_heads_of_an_earlier_run_go_on(
+    adapted: dict, settings: AdaptConfig, tmp_path: Path
+) -> None:
+    earlier = adapted["contrastive"][0] / "model"
+    result = adapt(
+        changed(settings, student=str(earlier), arm="contrastive"),
+        replace(STEPS, lr=0.0),
+        tmp_path / "out",
+    )
+    assert result["heads_from"]["mlm"] == "an earlier run's"
+    one, other = (
+        load_file(f / "groundling_heads.safetensors") for f in (earlier, tmp_path / "out" / "model")
+    )
+    mlm = [key for key in other if key.startswith("masked_lm.")]
+    assert len(mlm) > 3
+    assert all(torch.equal(one[key], other[key]) for key in mlm)
+
+
+# A2: the joint head was saved as the encoder's own, which it never was.
+def test_the_joint_head_is_not_called_the_encoders_own(adapted: dict) -> None:
+    for arm in ("xdbert", "xdbert+contrastive"):
+        heads = load_file(adapted[arm][0] / "model" / "groundling_heads.safetensors")
+        assert [key for key in heads if key.startswith("joint_masked_lm.head.")]
+        assert not [key for key in heads if key.startswith("masked_lm.head.")]
+    control = load_file(adapted["mlm"][0] / "model" / "groundling_heads.safetensors")
+    assert [key for key in control if key.startswith("masked_lm.head.")]
+    assert not [key for key in control if key.startswith("joint_masked_lm.")]
+
+
+def test_an_encoder_of_xdbert_fills_no_mask(
+    adapted: dict, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = str(world / "probes" / "knowledge.jsonl")
+    words = ["ask", "--data", facts, "--modes", "fill-mask"]
+    asked = {}
+    for arm in ("xdbert", "mlm"):
+        model = str(adapted[arm][0] / "model")
+        asked[arm] = main([*words, "--model", model, "--out", str(tmp_path / arm)])
+        complaint = capsys.readouterr().err
+        if arm == "xdbert":
+            assert re.fullmatch(
+                r"groundling: \S+: no masked-LM head of this encoder's own is saved there; .*\n",
+                complaint,
+            )
+    assert asked == {"xdbert": 2, "mlm": 0}
+    assert json.loads((tmp_path / "mlm" / "result.json").read_text())["fill-mask"]["head"] == (
+        "an earlier run's"
+    )
+
+
+def test_a_joint_head_goes_on_as_a_joint_head_alone(
+    adapted: dict, settings: AdaptConfig, tmp_path: Path
+) -> None:
+    earlier = adapted["xdbert"][0] / "model"
+    still = replace(STEPS, lr=0.0)
+    control = adapt(changed(settings, student=str(earlier), arm="mlm"), still, tmp_path / "mlm")
+    assert control["heads_from"] == {"mlm": "new"}
+    again = adapt(changed(settings, student=str(earlier), arm="xdbert"), still, tmp_path / "again")
+    assert again["heads_from"]["joint_mlm"] == "an earlier run's"
+    one, other = (
+        load_file(folder / "groundling_heads.safetensors")
+        for folder in (earlier, tmp_path / "again" / "model")
+    )
+    joint = [key for key in other if key.startswith("joint_masked_lm.head.")]
+    assert len(joint) > 3
+    assert all(torch.equal(one[key], other[key]) for key in joint)
+
+
+def test_a_joint_head_hides_no_head_of_the_checkpoint(
+    settings: AdaptConfig, encoder: Path, tmp_path: Path
+) -> None:
+    model = BertForPreTraining(BertConfig.from_pretrained(encoder))
+    student = homes.home(tmp_path / "student", model, homes.words())
+    config = changed(settings, student=str(student))
+    still = replace(STEPS, lr=0.0, steps=1)
+    whole = adapt(changed(config, arm="xdbert"), still, tmp_path / "xdbert")
+    assert whole["heads_from"]["joint_mlm"] == "the checkpoint's"
+    # the student's own head is handed on; the joint one beside it is not the encoder's
+    assert whole["fills_masks"] == "the student's"
+    after = changed(config, student=str(tmp_path / "xdbert" / "model"), arm="mlm")
+    assert adapt(after, still, tmp_path / "mlm")["heads_from"] == {"mlm": "the checkpoint's"}
+    heads = tmp_path / "xdbert" / "model" / "groundling_heads.safetensors"
+    heads.rename(student / heads.name)
+    beside = adapt(changed(config, arm="mlm"), still, tmp_path / "beside")
+    assert beside["heads_from"] == {"mlm": "the checkpoint's"}
+
+
+@pytest.mark.parametrize("arm", ["l1", "contrastive"])
+def test_without_room_for_features_the_teacher_answers_in_every_step(
+    arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Taught, "_read", never)
+    online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
+    assert online["samples"] == 80
+    cached = log_of(adapted[arm][0])[0]
+    first = log_of(tmp_path / "out")[0]
+    assert first.keys() == cached.keys()
+    assert {k: first[k] for k in TERMS[arm]} == pytest.approx(
+        {k: cached[k] for k in TERMS[arm]}, abs=1e-5
+    )
+    assert not any("teacher" in name for name in digests(tmp_path / "out"))
+
+
+@pytest.mark.parametrize("arm", ["contrastive", "xdbert"])
+def test_a_killed_run_goes_on_to_the_same_weights(
+    arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "out"
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "train", training_with(dying(3)))
+        with pytest.raises(Killed):
+            adapt(changed(settings, arm=arm), STEPS, out)
+    there = sorted(p.name for p in (out / "checkpoints").iterdir())
+    assert there == ["step-000000001", "step-000000002"]
+    assert not (out / "result.json").exists()
+
+    counted = Counting()
+    with monkeypatch.context() as patch:
+        patch.setattr(adapting, "train", training_with(counted))
+        result = adapt(changed(settings, arm=arm), STEPS, out)
+    assert counted.calls == 1
+    whole, expected = adapted[arm]
+    for name in ("model.safetensors", "groundling_heads.safetensors"):
+        one, other = load_file(whole / "model" / name), load_file(out / "model" / name)
+        assert one.keys() == other.keys()
+        assert [key for key in one if not torch.equal(one[key], other[key])] == []
+    assert log_of(out) == log_of(whole)
+    assert {k: v for k, v in result.items() if k != "seconds"} == {
+        k: v for k, v in expected.items() if k != "seconds"
+    }
+
+
+def test_two_kinds_of_distillation_keep_two_heads(
+    settings: AdaptConfig, adapted: dict, tmp_path: Path
+) -> None:
+    result = adapt(
+        changed(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
+    )
+    assert set(result["last"]) == TERMS["l1"] | TERMS["contrastive"] | {"loss"}
+    heads = [
+        load_file(out / "model" / "groundling_heads.safetensors")
+        for out in (
+            tmp_path / "out",
+            adapted["l1"][0],
+            adapted["contrastive"][0],
+            adapted["mlm"][0],
+        )
+    ]
+    both, l1, contrastive, mlm = (sum(v.numel() for v in found.values()) for found in heads)
+    assert both == l1 + contrastive - mlm
+
+
+def test_arms_by_name_and_by_parts() -> None:
+    assert arm_of("xdbert").names == ["joint_mlm", "match", "clip_tokens"]
+    assert arm_of("xdbert+contrastive").names == [
+        "joint_mlm",
+        "match",
+        "clip_tokens",
+        "contrastive",
+    ]
+    assert arm_of("contrastive+l1").names == ["mlm", "contrastive", "l1"]
+    assert arm_of("match").names == ["match"]
+    with pytest.raises(InputError, match="'' is none of"):
+        arm_of("")
+
+
+def test_probe_asks_every_question_of_unseen_nouns(
+    adapted: dict, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = ProbeConfig(model=str(adapted["contrastive"][0] / "model"), data=str(world), seeds=2)
+    before = digests(Path(config.model))
+    result = probe(config, replace(STEPS, steps=2), tmp_path / "out")
+    linear = {f"linear/{column}" for column in ("colour", "shape", "size", "texture", "category")}
+    asked = {f"world/{name}" for name in ("truth", "odd", "category", "order")}
+    assert set(result) == linear | asked | {"readout/odd"}
+    for name, scores in result.items():
+        if not name.startswith("world/"):
+            assert set(scores) == {"dev", "test", "chance"}, name
+            assert all(0 <= value <= 1 for value in scores.values())
+            continue
+        assert scores["chance"] == 0.5
+        assert scores["seeds"] == [0, 1]
+        for number, seed in enumerate(scores["seeds"]):
+            own = tmp_path / "out" / name.removeprefix("world/") / f"seed-{seed}"
+            for split in ("dev", "test"):
+                rows = rows_of(own / f"predictions_{split}.jsonl")
+                table = world / "probes" / f"{own.parent.name}_{split}.tsv"
+                labels = [row.split("\t")[2] for row in table.read_text().splitlines()[1:]]
+                assert [row["label"] for row in rows] == [float(label) for label in labels]
+                right = sum(r["prediction"] == r["label"] for r in rows) / len(rows)
+                assert right == pytest.approx(scores["scores"][split][number])
+    assert digests(Path(config.model)) == before
+    monkeypatch.setattr(tuning, "train", never)
+    assert probe(config, replace(STEPS, steps=2), tmp_path / "out") == result

@@ -1,0 +1,75 @@
+"""What a message quotes: one short line, which names the file."""
+
+from __future__ import annotations
+
+import struct
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders.commands import adapting_with
+from homes import put
+
+from groundling.commands.adapt import run as adapting
+from groundling.core.errors import InputError, first_line, in_one_line, reading
+
+
+def test_an_error_is_quoted_in_one_short_line() -> None:
+    error = OSError("\n  first  line\nsecond line " + 200 * "x")
+    assert first_line(error) == "first  line"
+    assert in_one_line(error).startswith("first line second line xxx")
+    assert (len(in_one_line(error)), len(first_line(ValueError(200 * "y")))) == (160, 160)
+    assert (first_line(KeyError()), in_one_line(KeyError())) == ("KeyError", "")
+
+
+def packed(path: Path) -> None:
+    struct.unpack("<i", path.read_bytes())
+
+
+def zipped(path: Path) -> None:
+    zipfile.ZipFile(path)
+
+
+def coded(path: Path) -> None:
+    path.read_text(encoding="utf-8")
+
+
+def endless(path: Path) -> None:
+    endless(path)
+
+
+def huge(path: Path) -> None:
+    raise MemoryError
+
+
+@pytest.mark.parametrize("read", [packed, zipped, coded, endless, huge, Path.iterdir])
+def test_e14_what_a_reader_stumbles_over_is_one_line_that_names_the_file(
+    read: Callable[[Path], Any], tmp_path: Path
+) -> None:
+    file = put(tmp_path / "damaged", b"\xff")
+    with pytest.raises(InputError) as told, reading(file):
+        list(read(file))
+    assert str(told.value).startswith(f"{file}: cannot be read (")
+    with (
+        pytest.raises(InputError, match="gone: no such file; make it"),
+        reading("gone", "; make it"),
+    ):
+        Path("gone").read_bytes()
+
+
+def test_e14_what_the_system_refuses_is_one_line_that_names_the_file(
+    given: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    refusal: Callable[..., str],
+) -> None:
+    file = put(tmp_path / "damaged", b"\xff")
+    monkeypatch.setattr(adapting, "corpus_samples", lambda *_: list(file.iterdir()))
+    line = refusal(*adapting_with(given, tmp_path / "out", arm="mlm"))
+    assert line.startswith(f"groundling: {file}: cannot be read or written (")
+
+
+def test_e14_a_message_is_one_line_whatever_it_quotes() -> None:
+    assert str(InputError("a\nb\x1b[31m\tc")) == "a b [31m c"

@@ -1,0 +1,142 @@
+"""Files that cannot be read: one line that names the file and the line, status 2."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from builders.commands import adapting_with, tuning_with
+from groundling.data.tables.tables import lines_of
+from homes import coco, picture, put, rte
+
+from groundling.core.errors import InputError
+from groundling.core.find import named
+from groundling.data.captions.captions import read_captions
+from groundling.tasks import Task
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "complaint"),
+    [
+        ("t.txt", None, "t.txt: no such file"),
+        ("t.txt", b"", "t.txt: the file is empty"),
+        ("t.txt", b" \n\n", "t.txt: the file is empty"),
+        ("t.txt", b"fine\ncaf\xe9\n", "t.txt, line 2: not UTF-8 (byte 0xe9)"),
+        ("c.json", None, "c.json: no such file or folder"),
+        ("c.json", b'{"images": [],\n"annotations": [', "c.json, line 2: not valid JSON"),
+        (
+            "c.json",
+            b'{"images": []}',
+            "c.json: not COCO captions; expected the keys `images` and `annotations`",
+        ),
+        (
+            "c.json",
+            b'{"images": [{"id": 1}], "annotations": []}',
+            "images[0] has no `id` or no `file_name`",
+        ),
+        (
+            "x.token.txt",
+            b"1.jpg#0\tA dog.\n2.jpg A cat.\n",
+            "token.txt, line 2: expected file#number<TAB>caption",
+        ),
+        ("x.tsv", b"A dog.\t1.jpg\nA cat.\n", "x.tsv, line 2: expected caption<TAB>image file"),
+    ],
+)
+def test_text_that_cannot_be_read(
+    name: str,
+    content: bytes | None,
+    complaint: str,
+    given: Path,
+    tmp_path: Path,
+    refusal: Callable[..., str],
+) -> None:
+    path = tmp_path / name
+    if content is not None:
+        put(path, content)
+    line = refusal(*adapting_with(given, tmp_path / "out", text=path))
+    assert complaint in line
+    assert str(path) in line
+
+
+@pytest.mark.parametrize(
+    ("row", "complaint"),
+    [
+        ("16\tA dog.\tA cat.", "line 18: 3 fields, expected 4"),
+        (
+            "16\tA dog.\tA cat.\tmaybe",
+            "line 18: label 'maybe' is none of entailment, not_entailment",
+        ),
+    ],
+)
+def test_a_broken_row_of_a_task(
+    row: str, complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    path = rte(tmp_path / "glue") / "RTE" / "train.tsv"
+    put(path, path.read_text() + row + "\n")
+    line = refusal(*tuning_with(given, tmp_path / "out", data=tmp_path / "glue"))
+    assert f"{path}, {complaint}" in line
+
+
+@pytest.mark.parametrize("kind", ["garbage", "cut short", "missing"])
+def test_images_that_are_broken_or_missing(
+    kind: str, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    for n in (1, 2, 3):
+        picture(tmp_path / "images" / f"{n}.png", size=(64, 64))
+    bad = tmp_path / "images" / "2.png"
+    if kind == "missing":
+        bad.unlink()
+    else:
+        put(bad, b"no image" if kind == "garbage" else bad.read_bytes()[:60])
+    captions = coco(
+        tmp_path / "c.json", [(n, f"{n}.png") for n in (1, 2, 3)], [(n, "a dog") for n in (1, 2, 3)]
+    )
+    line = refusal(
+        "teach",
+        "--captions",
+        captions,
+        "--images",
+        tmp_path / "images",
+        "--cpu",
+        "--steps",
+        1,
+        "--batch",
+        2,
+        "--size",
+        16,
+        "--vision",
+        32,
+        1,
+        "--text",
+        32,
+        1,
+        "--vocabulary",
+        520,
+        "--out",
+        tmp_path / "out",
+    )
+    if kind == "missing":
+        assert "1 of 3 captioned images are missing, the first is 2.png" in line
+        assert "--skip-missing" in line
+    else:
+        assert f"{bad}: does not decode as an image" in line
+
+
+@pytest.mark.parametrize("name", ["CoLA/train.tsv", "Flickr8k.token.txt", "train.txt"])
+def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> None:
+    line = {"CoLA/train.tsv": "x\t1\t\tIt rains.", "train.txt": "1000092795"}
+    path = put(tmp_path / name, "\r".join([line.get(name, "1.jpg#0\tA dog.")] * 3))
+    reads = {
+        "CoLA/train.tsv": lambda: named("tasks", Task, "glue/cola").read(tmp_path, "train"),
+        "Flickr8k.token.txt": lambda: read_captions(path).images,
+        "train.txt": lambda: named("tasks", Task, "flickr30k").read(tmp_path, "train"),
+    }
+    with pytest.raises(InputError, match="lines end in carriage returns alone"):
+        reads[name]()
+
+
+def test_e14_a_zero_byte_is_no_text(tmp_path: Path) -> None:
+    path = put(tmp_path / "a.txt", b"fine\n" + bytes(512))
+    with pytest.raises(InputError, match=r"a.txt, line 2: a zero byte; damaged"):
+        lines_of(path)

@@ -1,0 +1,236 @@
+"""Model folders that are broken, or of another kind: one line that names the folder, and no code of theirs runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import homes
+import pytest
+import torch
+import toys
+from builders.commands import adapting_with, tuning_with
+from homes import home, never, put, words
+from safetensors.torch import load_file, save_file
+from transformers import AutoModel
+
+from groundling.cli import main
+from groundling.core.errors import InputError
+from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
+from groundling.models.text import load_text_encoder
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import described_join
+from groundling.vision_language.uniter import uniter
+
+
+def no_tokenizer(folder: Path) -> str:
+    home(folder, toys.bert(len(words())), None)
+    return "no tokenizer"
+
+
+def no_config(folder: Path) -> str:
+    home(folder, None, words())
+    return "config.json is missing"
+
+
+def no_weights(folder: Path) -> str:
+    (homes.student(folder) / "model.safetensors").unlink()
+    return "the weights could not be loaded"
+
+
+def cut_short(folder: Path) -> str:
+    path = homes.student(folder) / "model.safetensors"
+    put(path, path.read_bytes()[: path.stat().st_size // 2])
+    return "the weights could not be loaded"
+
+
+def corrupt(folder: Path) -> str:
+    put(homes.student(folder) / "model.safetensors", b"no tensors in here")
+    return "the weights could not be loaded"
+
+
+def other_sizes(folder: Path) -> str:
+    config = json.loads((homes.student(folder) / "config.json").read_text())
+    put(folder / "config.json", json.dumps(config | {"num_hidden_layers": 3}))
+    return "weights are missing, the first is encoder.layer.2"
+
+
+def not_finite(folder: Path) -> str:
+    path = homes.student(folder) / "model.safetensors"
+    weights = load_file(path)
+    weights["encoder.layer.1.output.dense.bias"][3] = float("nan")
+    save_file(weights, path, {"format": "pt"})
+    return "weights of encoder.layer.1.output.dense.bias are no numbers"
+
+
+def no_mask(folder: Path) -> str:
+    home(folder, toys.bert(400), toys.siglip_words())
+    return "no mask token"
+
+
+def small_table(folder: Path) -> str:
+    home(folder, toys.bert(50), words())
+    return f"the tokenizer knows {len(words())} pieces, the encoder 50"
+
+
+def not_a_text_encoder(folder: Path) -> str:
+    home(folder, toys.vit(), words())
+    return "a vit model is no text encoder"
+
+
+def with_a_decoder(folder: Path) -> str:
+    home(folder, toys.t5(len(words())), words())
+    return "a t5 model is no text encoder"
+
+
+def two_towers(folder: Path) -> str:
+    homes.teacher(folder)
+    return "a clip model is no text encoder"
+
+
+def nowhere(folder: Path) -> str:
+    return "no model found there"
+
+
+BROKEN = [
+    no_tokenizer,
+    no_config,
+    no_weights,
+    cut_short,
+    corrupt,
+    other_sizes,
+    not_finite,
+    small_table,
+    not_a_text_encoder,
+    with_a_decoder,
+    nowhere,
+]
+
+
+@pytest.mark.parametrize("broken", [*BROKEN, no_mask, two_towers])
+def test_a_broken_student(
+    broken: Callable[[Path], str], given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    complaint = broken(tmp_path / "broken")
+    line = refusal(*adapting_with(given, tmp_path / "out", student=tmp_path / "broken", arm="mlm"))
+    assert complaint in line
+    assert str(tmp_path / "broken") in line
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_a_broken_model_to_tune(
+    broken: Callable[[Path], str], given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    complaint = broken(tmp_path / "broken")
+    line = refusal(*tuning_with(given, tmp_path / "out", model=tmp_path / "broken"))
+    assert complaint in line
+    assert str(tmp_path / "broken") in line
+
+
+def test_a_broken_teacher(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
+    line = refusal(*adapting_with(given, tmp_path / "a", teacher=given / "student"))
+    assert f"{given / 'student'}: a bert model is no CLIP-like teacher" in line
+    line = refusal(
+        *adapting_with(
+            given, tmp_path / "b", teacher=home(tmp_path / "t", toys.clip(homes.pieces()), None)
+        )
+    )
+    assert f"{tmp_path / 't'}: no tokenizer" in line
+
+
+EVIL = """
+from pathlib import Path
+Path(__file__).with_name("ran").touch()
+from transformers import BertConfig as Evil
+"""
+
+
+@pytest.mark.parametrize(
+    ("file", "kind", "said"),
+    [
+        ("config.json", {"model_type": "evil", "auto_map": {"AutoConfig": "evil.Evil"}}, "custom"),
+        ("config.json", {"model_type": "bert", "auto_map": {"AutoModel": "evil.Evil"}}, ""),
+        ("tokenizer_config.json", {"auto_map": {"AutoTokenizer": ["evil.Evil", None]}}, ""),
+        ("preprocessor_config.json", {"auto_map": {"AutoImageProcessor": "evil.Evil"}}, "custom"),
+    ],
+)
+def test_e11_code_that_a_folder_brings_is_never_run(
+    file: str, kind: dict, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stock class is taken where there is one; else one line, and nobody is asked anything."""
+    monkeypatch.setattr("builtins.input", never)
+    folder = homes.student(tmp_path / "evil")
+    put(folder / "evil.py", EVIL)
+    old = json.loads((folder / file).read_text()) if (folder / file).exists() else {}
+    old.pop("tokenizer_class", None)
+    put(folder / file, json.dumps(old | kind))
+    told = []
+    for load in (load_config, load_tokenizer, partial(load_weights, AutoModel), load_processor):
+        try:
+            load(folder)
+        except InputError as error:
+            told.append(str(error))
+    assert not list(tmp_path.rglob("ran"))
+    assert not [line for line in told if "\n" in line or str(folder) not in line]
+    assert any("contains custom code" in line for line in told) == bool(said)
+
+
+def test_the_same_command_works_once_the_input_is_mended(
+    given: Path, tmp_path: Path, refusal: Callable[..., str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    home(tmp_path / "student", toys.bert(len(words())), words())
+    (tmp_path / "student" / "config.json").unlink()
+    command = adapting_with(given, tmp_path / "out", student=tmp_path / "student", arm="mlm")
+    assert "config.json is missing" in refusal(*command)
+    homes.student(tmp_path / "student")
+    assert main([str(x) for x in command]) == 0, capsys.readouterr().err
+
+
+def test_e14_sizes_that_no_model_has_are_told_before_one_is_built(tmp_path: Path) -> None:
+    folder = homes.student(tmp_path / "student")
+    about = json.loads((folder / "config.json").read_text())
+    for name in ("num_hidden_layers", "hidden_size"):
+        put(folder / "config.json", json.dumps(about | {name: 10**12}))
+        with pytest.raises(InputError, match=f"config.json says {name} = 1000000000000, expected"):
+            load_config(folder)
+
+
+def test_e11_pickled_weights_are_never_opened(tmp_path: Path) -> None:
+    folder = homes.student(tmp_path / "student")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(InputError, match=r"pytorch_model.bin: a pickle, which is never opened"):
+        load_text_encoder(folder)
+
+
+def test_e14_what_a_model_folder_says_of_pixels_and_regions_is_looked_at(tmp_path: Path) -> None:
+    folder = homes.seeing_clip(tmp_path / "clip")
+    file = folder / "preprocessor_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"image_mean": 0.5}))
+    with pytest.raises(
+        InputError,
+        match=r"clip: no image processor there, preprocessor_config.json is missing or damaged",
+    ):
+        load_processor(folder)
+    put(
+        tmp_path / "join.json",
+        '{"kind": "uniter", "early": true, "options": {}, "regions_from": [[]]}',
+    )
+    with pytest.raises(InputError, match="'regions_from' is no object"):
+        described_join(tmp_path)
+
+
+def test_e14_a_model_folder_is_named_whatever_is_wrong_in_it(tmp_path: Path) -> None:
+    uniter(toys.bert(len(homes.words())), homes.words(), 8).export(tmp_path)
+    about = json.loads((tmp_path / "join.json").read_text())
+    about["options"] |= {"text_types": [0, 9]}
+    put(tmp_path / "join.json", json.dumps(about))
+    with pytest.raises(InputError, match=f"{tmp_path}: the join does not fit .*segments"):
+        load_student(tmp_path)
+    folder = homes.home(tmp_path / "modern", toys.modernbert(len(homes.words())), homes.words())
+    about = json.loads((folder / "config.json").read_text())
+    put(folder / "config.json", json.dumps(about | {"classifier_activation": "geLu"}))
+    with pytest.raises(InputError, match=f"{folder}: a modernbert model with the unknown act"):
+        load_student(folder)

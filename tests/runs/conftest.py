@@ -1,0 +1,40 @@
+"""A run to disturb, and the weights of the same run undisturbed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from homes import STEPS
+from safetensors.torch import load_file
+
+from groundling.commands.adapt import COMMAND as adapt
+from groundling.commands.adapt import AdaptConfig
+from groundling.settings.fields import configured
+
+
+@pytest.fixture
+def control(given: Path) -> AdaptConfig:
+    return configured(
+        AdaptConfig,
+        student=str(given / "student"),
+        arm="mlm",
+        text=(str(given / "text.txt"),),
+        max_length=40,
+    )
+
+
+@pytest.fixture(scope="session")
+def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+    """The weights of an undisturbed run."""
+    out = tmp_path_factory.mktemp("whole")
+    config = configured(
+        AdaptConfig,
+        student=str(given / "student"),
+        arm="mlm",
+        text=(str(given / "text.txt"),),
+        max_length=40,
+    )
+    adapt(config, STEPS, out)
+    return load_file(out / "model" / "model.safetensors")

@@ -1,0 +1,103 @@
+"""Jobs: in order, in processes of their own, and what is said of one that fails."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import homes
+import pytest
+from homes import put
+
+import groundling
+from groundling.core.errors import InputError
+from groundling.runs.jobs import Job, _result, run_jobs
+
+
+def test_e13_a_process_that_is_ended_from_outside_is_told() -> None:
+    future: Future[None] = Future()
+    future.set_exception(BrokenProcessPool())
+    with (
+        ThreadPoolExecutor(1) as pool,
+        pytest.raises(InputError, match=r"^part 2: its process was"),
+    ):
+        _result(Job("part 2", print, ()), future, pool)
+
+
+ROOT = Path(groundling.__file__).parent.parent
+PLANTED = """
+from pathlib import Path
+Path("ran").touch()
+raise ImportError("planted")
+"""
+SEVERAL = """
+from groundling.runs import jobs
+
+if __name__ == "__main__":
+    jobs._set_up_process = abs  # of a number, which loads no torch
+    assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
+    assert list(jobs.side_by_side(len, [("bc",), ("bc",)], 2)) == [2, 2]
+"""
+
+
+def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
+    for name in ("pickle", "socket", "selectors"):
+        put(tmp_path / f"data/{name}.py", PLANTED)
+    script = put(tmp_path / "script.py", SEVERAL)
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path / "data",
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert not (tmp_path / "data/ran").exists()
+    assert done.returncode == 0, done.stderr
+
+
+def test_jobs_run_in_processes_in_order_and_the_first_mistake_is_named(tmp_path: Path) -> None:
+    path, said = str(tmp_path / "order"), []
+    jobs = [
+        Job("late", homes.note, (path, "late"), after=("second", "first")),
+        Job("first", homes.note, (path, "first")),
+        Job("second", homes.note, (path, "second")),
+        Job("wrong", homes.refuse, ("x.txt: no such file",), after=("late",)),
+        Job("never", homes.note, (path, "never"), after=("wrong",)),
+    ]
+    with pytest.raises(InputError, match=r"^wrong: x.txt: no such file$"):
+        run_jobs(jobs, 1, said.append)
+    assert Path(path).read_text().split() == ["first", "second", "late"]
+    assert [line.split(":")[0] for line in said] == ["first", "second", "late"]
+
+
+@pytest.mark.usefixtures("in_process")
+@pytest.mark.parametrize("processes", [1, 3])
+def test_jobs_give_results_by_name(processes: int, tmp_path: Path) -> None:
+    path = str(tmp_path / "order")
+    jobs = [
+        Job(name, homes.note, (path, name), after=after)
+        for name, after in (("c", ("b",)), ("a", ()), ("b", ()))
+    ]
+    assert run_jobs(jobs, processes, lambda _: None) == {"a": "a", "b": "b", "c": "c"}
+    order = Path(path).read_text().split()
+    assert order.index("b") < order.index("c")  # `a` may come anywhere
+    with pytest.raises(ValueError, match=r"names that do not exist: \['x'\]"):
+        run_jobs([Job("x", homes.note, (path, "x"), after=("nothing",))], processes, lambda _: None)
+
+
+def thread_after_a_while() -> int:
+    time.sleep(0.05)
+    return threading.get_ident()
+
+
+@pytest.mark.usefixtures("in_process")
+def test_jobs_in_this_process_run_one_at_a_time() -> None:
+    jobs = [Job(name, thread_after_a_while, ()) for name in ("a", "b")]
+    results = run_jobs(jobs, 2, lambda _: None)
+    assert results["a"] == results["b"]

@@ -1,0 +1,165 @@
+"""Settings that are missing, unknown or out of range: told by their flag before anything starts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, nan
+from pathlib import Path
+from typing import Any
+
+import pytest
+from homes import put
+
+from groundling.commands.adapt import AdaptConfig
+from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.pretrain import PretrainConfig
+from groundling.core.errors import InputError
+from groundling.settings.fields import configured
+
+TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"]
+SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C"]
+
+
+@pytest.mark.parametrize(
+    ("command", "complaint"),
+    [
+        (["adapt"], "needs --student"),
+        (["adapt", "--student", "x"], "needs --teacher"),
+        (
+            ["adapt", "--student", "x", "--arm", "mlm+nonsense"],
+            "'nonsense' is none of mlm, xdbert, l1, contrastive",
+        ),
+        (["adapt", "--student", "STUDENT", "--arm", "mlm"], "--text"),
+        (["teach"], "needs --captions"),
+        (["finetune"], "needs --model"),
+        (
+            ["finetune", "--model", "STUDENT", "--data", "x", "--task", "glue/x"],
+            "no task is called 'glue/x'",
+        ),
+        (
+            ["finetune", "--model", "STUDENT", "--data", "absent", "--task", "glue/rte"],
+            "absent: no such folder or file of data",
+        ),
+        (
+            [*TUNE, "--label", "y"],
+            "--label y makes a task of your own file; leave it or --task out",
+        ),
+        ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
+        ([*TUNE, "--most-regions", "3"], "--most-regions is about regions; pass --regions STORE"),
+        (["probe"], "needs --model"),
+        (
+            ["probe", "--model", "STUDENT", "--data", "GLUE"],
+            "nothing to ask; expected a folder `probes`",
+        ),
+        (["compare", "--arms", "mlm"], "needs --tasks and --data"),
+        (
+            ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
+            "'nonsense' is none of",
+        ),
+        (["data", "world", "--nouns", "3"], "--nouns = 3, expected 4 to 1000"),
+        (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),
+        (
+            [*SEEING, "--budget", "-1"],
+            "--budget = -1, expected at least 0",
+        ),
+        (
+            [*SEEING, "--most-regions", "-1"],
+            "--most-regions = -1, expected at least 0",
+        ),
+        (
+            [
+                "finetune",
+                "--model",
+                "STUDENT",
+                "--data",
+                "GLUE",
+                "--task",
+                "cola",
+                "--max-train=-1",
+            ],
+            "--max-train = -1, expected at least 0",
+        ),
+    ],
+)
+def test_settings_that_are_missing_or_unknown(
+    command: list[str], complaint: str, given: Path, tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    names = {"STUDENT": str(given / "student"), "GLUE": str(given / "glue")}
+    out = [] if command[0] == "info" else ["--out", str(tmp_path / "out")]
+    assert complaint in refusal(*[names.get(word, word) for word in command], *out)
+
+
+NUMBERS = {
+    "td_weight": (nan, -0.1, inf),
+    "td_temperature": (nan, inf, 0.0, -1.0),
+    "temperature": (nan, inf, 0.0, -0.07),
+    "distill_weight": (nan, -1.0),
+    "distill_warmup": (-1,),
+    "sentence": (inf,),
+    "word": (-0.5,),
+    "words": (0,),
+    "max_windows": (-1,),
+    "cache_gb": (nan, -1.0),
+    "mask_rate": (1.5, nan),
+    "adversarial_size": (nan,),
+}
+
+
+@pytest.mark.parametrize("kind", [AdaptConfig, PretrainConfig, FinetuneConfig])
+def test_numbers_out_of_range_are_told_by_their_flag(kind: Any) -> None:
+    configured(kind, cache_gb=inf, td_weight=0.0)
+    for name, values in NUMBERS.items():
+        for value in values:
+            with pytest.raises(InputError) as told:
+                configured(kind, **{name: value})
+            flag = f"--{name.replace('_', '-')} = {value}, expected "
+            assert str(told.value).startswith(flag)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["teach", "--window", "2"],
+        ["teach", "--patch", "0"],
+        ["teach", "--shift", "1.5"],
+        ["teach", "--text", "64", "-1"],
+        ["finetune", "--max-length", "-1"],
+        ["regions", "--overlap", "1.5"],
+        ["regions", "--most", "0"],
+        ["similarity", "--draws", "0"],
+        ["quickstart", "--scale", "0.0"],
+        ["compare", "--adapt.max-texts", "-1"],
+    ],
+)
+def test_e8_e13_ranges_are_told_before_anything_starts(
+    arguments: list[str], tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    told = refusal(*arguments, "--out", tmp_path / "out")
+    assert told.startswith(f"groundling: {arguments[1]} = {' '.join(arguments[2:])}, expected ")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["adapt", "--student", "S", "--arm", "mlm"],
+        ["pretrain", "--student", "S", "--regions", "R", "--captions", "C"],
+        TUNE,
+    ],
+)
+def test_a_weight_that_is_no_number_is_told_before_anything_starts(
+    command: list[str], tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    told = refusal(*command, "--td-weight", "nan", "--out", str(tmp_path / "out"))
+    assert told == "groundling: --td-weight = nan, expected at least 0\n"
+    assert not (tmp_path / "out").exists()
+
+
+def test_numbers_of_a_sweep_are_told_by_their_table(
+    tmp_path: Path, refusal: Callable[..., str]
+) -> None:
+    file = put(
+        tmp_path / "s.toml", '[variants.a]\nmodel = "x"\n[tasks."glue/rte"]\ntd_weight = -1.0\n'
+    )
+    told = refusal("sweep", "--file", file, "--out", str(tmp_path / "out"))
+    assert '[tasks."glue/rte"]: --td-weight = -1.0, expected at least 0' in told
