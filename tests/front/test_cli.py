@@ -252,10 +252,12 @@ def test_under_torchrun_only_the_first_process_speaks(
 
 
 def test_an_interrupted_run_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def interrupted(*_: object) -> dict:
         raise KeyboardInterrupt
+
+    monkeypatch.chdir(tmp_path)
 
     monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
     monkeypatch.setattr("groundling.commands.adapt.run.adapt", interrupted)
@@ -264,7 +266,7 @@ def test_an_interrupted_run_says_how_to_go_on(
         capsys.readouterr().err
         == "groundling: stopped; the same command goes on from what it has saved\n"
     )
-    monkeypatch.setattr("groundling.commands.predict.run.predict", interrupted)
+    monkeypatch.setattr("groundling.commands.predict.predict", interrupted)
     assert main(["predict"]) == 130
     assert capsys.readouterr().err == "groundling: stopped; nothing is written\n"
 
