@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.checks.sharing import check_repository
-from groundling.command import SHARED, Command, commands
+from groundling.command import COMMANDS, SHARED, Command
 from groundling.core.errors import InputError, first_line, in_one_line
 from groundling.runs.folder import finished, read_json
 from groundling.runs.leaves import Nothing
@@ -72,7 +72,7 @@ def share(out: str, sharing: Sharing) -> None:
 def _described(folder: Path) -> dict[str, Any]:
     """What a run folder says of its run; raises InputError if that is none that saves a model."""
     run = read_json(folder / "config.json")
-    there = [name for name, one in commands().items() if SHARED.keys() <= one.settings.keys()]
+    there = [name for name, one in COMMANDS.items() if SHARED.keys() <= one.settings.keys()]
     is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
     if not is_run or run["kind"] not in there:
         raise InputError(f"{folder}: expected the run folder of {', '.join(there)}")
@@ -83,7 +83,7 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
     """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
     from groundling.runs.cards import card
 
-    settings = commands()[run["kind"]].settings
+    settings = COMMANDS[run["kind"]].settings
     try:
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -124,6 +124,9 @@ COMMAND = Command(
     "put what a run saved on Hugging Face's hub, with a card of how it was made",
     "groundling.commands.push:push",
     {"_own": PushConfig()},
+    title="Use",
+    example="groundling push runs/my_clip --to my-name/my-clip",
+    common="run to seed private",
     positional=("--run",),
     out=False,
     leaves=Nothing(),

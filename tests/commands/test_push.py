@@ -14,7 +14,7 @@ import yaml
 
 import groundling
 from groundling.cli import main
-from groundling.command import commands
+from groundling.command import COMMANDS
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.push import COMMAND as push
@@ -102,7 +102,7 @@ def test_a_hub_id_is_named_as_the_base(place: Path, tmp_path: Path, hub: hubs.Hu
 
 @pytest.mark.parametrize("kind", ["adapt", "finetune", "pretrain", "teach"])
 def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
-    settings = commands()[kind].settings
+    settings = COMMANDS[kind].settings
     own, training = settings["_own"], settings["_train"]
     told = {**asdict(own), "train": asdict(training)}
     run = {"kind": kind, "config": told, "inputs": {}, "versions": {}, "commit": "none"}
@@ -202,7 +202,7 @@ def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.H
     (tmp_path / "other/config.json").write_text(settings.replace('"adapt"', '"regions"'))
     for name, message in (
         ("half", "has not finished, there is no result.json"),
-        ("other", "expected the run folder of adapt, teach, pretrain, finetune"),
+        ("other", "expected the run folder of adapt, finetune, pretrain, teach"),
         ("nowhere", "no such folder"),
     ):
         with pytest.raises(InputError, match=message):
