@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from groundling.check.folder import check
 from groundling.commands.data_show import COMMAND as data_show
 from groundling.commands.data_show import ShowConfig
-from groundling.commands.push.run import _card, _described
+from groundling.commands.push import _card, _described
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.find import named

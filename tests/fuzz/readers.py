@@ -31,10 +31,10 @@ from PIL import Image
 
 from groundling.check.places import Flags
 from groundling.cli import main
+from groundling.commands import push
 from groundling.commands.adapt.retention import read_pairs
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.result import summary
-from groundling.commands.push import run as push
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.find import named
