@@ -44,7 +44,7 @@ from groundling.studies.clip_td.implicit import text_only_run
 from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task
 from groundling.tasks.table import own_task
-from groundling.training.teaching import place_of_features
+from groundling.teachers.cache import cache_folder
 from groundling.training.watched import means_by_epoch
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import described_join
@@ -352,7 +352,7 @@ def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run
         with pytest.raises(KeyboardInterrupt):
             data_show(config, tmp_path / "out.png")
     assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
-    for kept in (place_of_features("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
+    for kept in (cache_folder("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
         put(kept / "x.npy", "")
     clear_prepared(tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import vcr_files
-from groundling.studies.worlds.rendered import World, WorldConfig
 from homes import picture, put, student, table
 from test_end_to_end import resnet
 from test_regions import lxmert, models
@@ -21,7 +20,9 @@ from groundling.core.batch import Sample
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.pictures import Mirrored
 from groundling.data.samples import Samples
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.world import World
 
 __all__ = ["models"]
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")

@@ -25,6 +25,7 @@ from groundling.settings.objectives import (
     Distilling,
     Masking,
     Targeted,
+    teacher_inputs,
 )
 from groundling.settings.training import Examining, TrainConfig, check_held
 
@@ -115,8 +116,6 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
 
 def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
-    from groundling.training.teaching import teacher_inputs
-
     texts = weighted_files(config.text, "--text")
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},
@@ -137,6 +136,10 @@ COMMAND = Command(
     "adapt a text encoder with a CLIP-like teacher (or without: the control)",
     "groundling.commands.adapt.run:adapt",
     {"_own": AdaptConfig(), "_train": ADAPTING, **SHARED},
-    rules="groundling.commands.adapt:check",
+    title="Train",
+    example="groundling adapt --student bert-base-uncased --teacher openai/clip-vit-base-patch32 "
+    "--text my_text.txt --out runs/adapted",
+    common="student teacher text arm held retention steps epochs batch lr seed cpu",
+    rules=check,
     leaves=RunFolder(inputs, makes=makes),
 )

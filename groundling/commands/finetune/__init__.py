@@ -21,7 +21,13 @@ from groundling.settings.inputs import (
     RegionInput,
     check_adapter,
 )
-from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
+from groundling.settings.objectives import (
+    Adversarial,
+    Distilling,
+    Masking,
+    Targeted,
+    teacher_inputs,
+)
 from groundling.settings.training import Examining, TrainConfig
 
 
@@ -206,7 +212,6 @@ def _check_regions_given(config: FinetuneConfig) -> None:
 def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
-    from groundling.training.teaching import teacher_inputs
 
     sees_pixels = config.regions.images and config.join
     return {
@@ -237,6 +242,10 @@ COMMAND = Command(
     "fine-tune an encoder on a task, over seeds",
     "groundling.commands.finetune.run:finetune",
     {"_own": FinetuneConfig(), "_train": TUNING, **SHARED},
-    rules="groundling.commands.finetune:check",
+    title="Train",
+    example="groundling finetune --model bert-base-uncased --task glue/rte --data glue_data --out "
+    "runs/rte",
+    common="model task data text label image regions seeds epochs batch lr cpu",
+    rules=check,
     leaves=RunFolder(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
 )

@@ -19,7 +19,14 @@ from groundling.settings.fields import (
     needed,
 )
 from groundling.settings.inputs import CaptionColumns, Joining, Pixels, RegionInput
-from groundling.settings.objectives import Adversarial, Distilling, Masking, PhaseOptions, Targeted
+from groundling.settings.objectives import (
+    Adversarial,
+    Distilling,
+    Masking,
+    PhaseOptions,
+    Targeted,
+    teacher_inputs,
+)
 from groundling.settings.training import Examining, TrainConfig, check_held
 
 
@@ -144,7 +151,6 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
-    from groundling.training.teaching import teacher_inputs
 
     captions = [each.file for each in weighted_files(config.captions, "--captions")]
     held = [weighted(word, "--eval-captions").file for word in config.eval_captions]
@@ -169,6 +175,10 @@ COMMAND = Command(
     "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
     "groundling.commands.pretrain.run:pretrain",
     {"_own": PretrainConfig(), "_train": PRETRAINING, **SHARED},
-    rules="groundling.commands.pretrain:check",
+    title="Train",
+    example="groundling pretrain --model uniter --student bert-base-uncased --regions runs/store "
+    "--captions my_captions.tsv --out runs/seen",
+    common="model student regions captions task data steps epochs batch lr seed cpu",
+    rules=check,
     leaves=RunFolder(inputs, makes=["model"]),
 )
