@@ -18,6 +18,7 @@ import homes
 import pytest
 import torch
 import toys
+from builders.corpora import corpus
 from homes import (
     STEPS,
     coco,
@@ -46,7 +47,6 @@ from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, first_line, in_one_line, reading
-from groundling.data.corpora.files import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
 from groundling.runs import checkpoints as checkpoint
