@@ -10,10 +10,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import standins
+import torch
 import vcr_files
+from builders.photos import resnet
+from builders.regions import lxmert
 from homes import picture, put, student, table
-from test_end_to_end import resnet
-from test_regions import lxmert, models
 
 from groundling.cli import main
 from groundling.core.batch import Sample
@@ -24,7 +26,6 @@ from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
 
-__all__ = ["models"]
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
@@ -34,7 +35,7 @@ ONE = ("--max-train", "4", "--max-length", "24")
 
 
 @pytest.fixture(scope="module")
-def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photos of Flickr30k and stills of VCR, as a world draws them, and a store of each kind of them all."""
     folder = tmp_path_factory.mktemp("every")
     write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 12, 12)
@@ -68,10 +69,12 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
     student(folder / "bert")
     resnet(folder / "cnn")
     put(folder / "regions.tsv", "".join(lxmert(n, 40, 40) for n in (*FLICKR, *STILLS)))
-    look = ["--images", str(photos), "--backbone", models["vit"], "--cpu"]
+    torch.manual_seed(0)
+    vit, detr = standins.backbone(folder / "vit"), standins.detector(folder / "detr")
+    look = ["--images", str(photos), "--backbone", str(vit), "--cpu"]
     made = {
         "grid": [*look, "--grid", "2"],
-        "detector": [*look, "--detector", models["detr"], "--least", "2", "--most", "3"],
+        "detector": [*look, "--detector", str(detr), "--least", "2", "--most", "3"],
         "boxes": [*look, "--boxes", str(folder / "boxes.json")],
         "imported": ["--imports", str(folder / "regions.tsv")],
         "segments": [*look, "--boxes", str(photos)],
@@ -82,7 +85,7 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
         own = folder / f"only-{name}"
         for one in some:
             put(own / f"{one}.jpg", (photos / f"{one}.jpg").read_bytes())
-        flags = ["--images", str(own), "--backbone", models["vit"], "--cpu", "--grid", "2"]
+        flags = ["--images", str(own), "--backbone", str(vit), "--cpu", "--grid", "2"]
         assert main(["regions", *flags, "--out", str(folder / name)]) == 0
     return folder
 
