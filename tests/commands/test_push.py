@@ -178,7 +178,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
     hub.known = False
     assert main(words) == 2
     assert "no token found); log in with `hf auth login`" in capsys.readouterr().err
-    monkeypatch.setattr("groundling.checks.sharing.is_there", lambda: False)
+    monkeypatch.setattr("groundling.models.hub.is_there", lambda: False)
     assert main(words) == 2
     assert "the hub does not answer" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()

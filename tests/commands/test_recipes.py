@@ -16,8 +16,8 @@ from safetensors.torch import load_file
 from toys import sentences
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining, CLIPModel
 
-from groundling.checks.names import arm_of
 from groundling.cli import main
+from groundling.command.names import arm_of
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting

@@ -19,11 +19,11 @@ from builders.flags import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
+from groundling.command.flags import parsed
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.find import outside
-from groundling.flags import parsed
 from groundling.settings.fields import configured
 from groundling.settings.training import Sharing, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig

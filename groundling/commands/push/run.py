@@ -7,13 +7,13 @@ from typing import Any
 
 from huggingface_hub import HfApi
 
-from groundling.checks.sharing import check_repository
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.pretrain import PRETRAINING, PretrainConfig
 from groundling.commands.push import PushConfig
 from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.models.hub import check_repository
 from groundling.prediction.seeds import chosen
 from groundling.runs.cards import card
 from groundling.runs.folder import finished, read_json

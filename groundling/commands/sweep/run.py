@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groundling.checks.inputs import check_inputs
-from groundling.checks.names import arm_of
+from groundling.command.names import arm_of
 from groundling.commands.sweep import SweepConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.miniature import small, stand_in
@@ -142,7 +141,8 @@ def check_runs(what: Sweep, out: Path) -> None:
         raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
     for step in steps:
         try:
-            check_inputs(step.settings[0], later=lambda word: _is_made(word, out))
+            values = values_of(step.settings, step.out)
+            command_of(step.command).check_there(values, later=lambda word: _is_made(word, out))
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None
 

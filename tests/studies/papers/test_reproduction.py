@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from groundling.checks.task_names import TASKS
 from groundling.cli import main
+from groundling.command.names import TASKS
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.parts import Note, agrees, mark, slug, spelt
