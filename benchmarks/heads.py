@@ -31,9 +31,9 @@ from groundling.data.regions.paired import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.grounding import Grounding, Phrase
+from groundling.studies.attention.importance import Bootstrap, Importance
 from groundling.studies.attention.importance import Drawn as intervals
-from groundling.studies.attention.importance import Importance
-from groundling.studies.attention.passes import BATCH, Seen, stream
+from groundling.studies.attention.passes import BATCH, Look, Seen, read_here
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
@@ -144,9 +144,10 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
             consumer = Importance()
         text = TextInput(model.text.tokenizer, 64)
         samples = RegionSamples(TextSamples(examples, text, keep=0), Drawn())
-        stream(model, samples, [consumer])
+        read_here([Look(model, lambda: samples, [consumer])])
         if way == "masses":
-            intervals(consumer, [example.images[0] for example in examples], 0).numbers()
+            images = [example.images[0] for example in examples]
+            intervals(consumer, Bootstrap(images, 0)).numbers()
 
     first = "masses" if arguments.way == "masses" else "streamed"
     read(BATCH, first)  # what a batch takes, whatever the number of texts

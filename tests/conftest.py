@@ -7,10 +7,11 @@ import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import Any
 
 import browsing
 import homes
@@ -32,11 +33,13 @@ from transformers import (
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from groundling.cli import main
+from groundling.command import Command
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.text import TextEncoder
 from groundling.runs.hashing import CACHE
+from groundling.settings.training import Sharing
 
 # No test outlives a power cut; test_running.py looks whether files are synced at all.
 os.fsync = lambda handle: None
@@ -72,17 +75,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """The arguments with which any recipe is called, in place of the call; whether they make sense is not looked at."""
+    """The settings and `out` that any command is given, which then does nothing; whether they make sense is not looked at."""
     found: list[tuple] = []
 
-    def record(*arguments: object) -> dict:
-        found.append(arguments)
+    def record(command: Command, values: Sequence[Any]) -> dict:
+        found.append(tuple(one for one in values if not isinstance(one, Sharing)))
         return {"said": len(found)}
 
-    homes.import_recipes()
-    for place in homes.RECIPES:
-        monkeypatch.setattr(place, record)
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
+    monkeypatch.setattr(Command, "call", record)
+    monkeypatch.setattr(Command, "check", lambda self, values: None)
     return found
 
 

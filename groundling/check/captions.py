@@ -1,4 +1,4 @@
-"""Layouts of captioned images, read as the commands read them, and COCO's boxes; a rendered world has both."""
+"""Layouts of captioned images, read as the commands read them, and COCO's boxes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from groundling.check.examples import examples_of
 from groundling.check.images import try_images
-from groundling.check.places import Match, Place, pictures_below
-from groundling.check.report import OUTSIDE, Report
-from groundling.check.text import count_lines
+from groundling.check.places import OUTSIDE, Match, Place, Report, pictures_below
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captions, find_images
 from groundling.data.captions.files import COCO, METADATA, layout_of
+from groundling.data.images import is_picture
 from groundling.data.regions.store import MOST_PIXELS, inside
-from groundling.data.tables.image_files import is_picture
-from groundling.data.tables.tables import ROWS
+from groundling.data.tables import ROWS
 from groundling.runs.folder import read_json
-from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 
 BOXES = "COCO boxes"
 UNREADABLE = "an entry lacks a field, or has it in another type than COCO's"
@@ -56,9 +52,6 @@ class _Contents:
 def captions(place: Place, report: Report) -> Match | None:
     """Captions and boxes by image file, and the images they are of."""
     contents = _Contents()
-    if (place.folder / "world.json").is_file():
-        contents.names.append("rendered world")
-        _world(place.folder, report)
     for path in _candidates(place):
         try:
             _file(path, place, contents, report)
@@ -82,14 +75,6 @@ def _candidates(place: Place) -> list[Path]:
     if not any(path.name in METADATA for path in paths) and place.root.folder not in taken:
         paths.append(place.folder)  # captions may stand beside images
     return [path for path in paths if path not in taken]
-
-
-def _world(folder: Path, report: Report) -> None:
-    report.saw(folder / "world.json", folder / "probes")
-    for task in (TRUTH, ODD, CATEGORY, ORDER):
-        for split in ("train", "dev", "test"):  # a world has all, whichever its tasks report
-            examples_of(task, folder, split, report)
-    count_lines(folder / "corpus", report)
 
 
 def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None:

@@ -6,54 +6,46 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from groundling.check import captions, images, own_files, regions, text, vision
-from groundling.check.places import Flags, Layout, Place
-from groundling.check.report import Report, kinds
+from groundling.check import captions, images, own_files, tasks
+from groundling.check.places import Flags, Layout, Place, Report, kinds
 from groundling.core.errors import InputError
+from groundling.core.find import instances
 from groundling.data.captions.files import IMAGEFOLDER, TABLE
-from groundling.data.tables.image_files import unread_images
-from groundling.studies.knowledge import layouts as knowledge
+from groundling.data.images import unread_images
 
 OWN = "your own file"
-LAYOUTS = (
+DATA_SETS = (
     Layout(
         "VQA v2",
         "v2_*_questions.json, v2_*_annotations.json and an answer map, or LXMERT's lists",
-        vision.vqa_v2,
+        tasks.vqa_v2,
         below=True,
     ),
-    Layout("VCR", "train.jsonl, ..., vcr1images/", vision.vcr_lines, below=True),
-    Layout("NLVR2", "*.json", vision.nlvr2_lines, below=True),
-    Layout("SNLI-VE", "snli_ve_*.jsonl", vision.snli_ve_lines, below=True),
-    Layout("RefCOCO", "refs(*).p, instances.json", vision.refcoco_files, below=True),
+    Layout("VCR", "train.jsonl, ..., vcr1images/", tasks.vcr_lines, below=True),
+    Layout("NLVR2", "*.json", tasks.nlvr2_lines, below=True),
+    Layout("SNLI-VE", "snli_ve_*.jsonl", tasks.snli_ve_lines, below=True),
+    Layout("RefCOCO", "refs(*).p, instances.json", tasks.refcoco_files, below=True),
     Layout(
         "Flickr30k Entities",
         "Sentences/, Annotations/, lists of images",
-        vision.flickr30k_entities,
+        tasks.flickr30k_entities,
         below=True,
     ),
-    Layout("region store", "manifest.json", regions.region_store, below=True),
+    Layout("region store", "manifest.json", images.region_store, below=True),
     Layout(
         "region files",
         "*.tsv, *.h5, data.mdb, *.npz, *.json",
-        regions.region_files,
+        images.region_files,
         below=True,
     ),
-    Layout(
-        "minimal pairs",
-        "BLiMP, EWoK, BabyLM's supplement: *.jsonl; your own *.csv, *.tsv, *.jsonl with good and bad",
-        knowledge.minimal_pairs,
-    ),
-    Layout(
-        "visual facts",
-        "CoDa, also raw, Memory Colors, ViComTe: *.jsonl",
-        knowledge.visual_facts,
-    ),
-    Layout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", text.glue),
+)
+"""Of data sets in their official files, and of regions."""
+GENERAL = (
+    Layout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", tasks.glue),
     Layout(
         "SWAG or readability",
         "train.csv and val.csv, or both *_full.csv; a csv of CommonLit or CLEAR",
-        text.tables,
+        tasks.tables,
     ),
     Layout(
         OWN,
@@ -67,26 +59,34 @@ LAYOUTS = (
         "COCO: *.json with images and annotations, also in annotations/; Karpathy's *.json; Flickr8k: *token.txt; "
         "Conceptual Captions: *.tsv, caption<TAB>image; a *.csv, *.tsv, *.json or *.jsonl with columns such as caption "
         "and image, others: --caption-column and --image-column; an imagefolder: metadata.jsonl or metadata.csv; "
-        "images with *.txt or *.json beside them; a rendered world: world.json",
+        "images with *.txt or *.json beside them",
         captions.captions,
         below=True,
     ),
     Layout("images", "*.jpg, ... in images*/ or in the folder itself", images.image_folders),
-    Layout("plain text", "*.txt, *.raw, *.tokens", text.plain_text, last=True),
+    Layout("plain text", "*.txt, *.raw, *.tokens", own_files.plain_text, last=True),
     Layout("images", "*.jpg, ... in folders of any name", images.images_anywhere, last=True),
 )
-"""All layouts, in the order in which they are looked for; what an earlier one takes, a later one leaves alone."""
+"""Those that files of any name may fit."""
+
+
+def layouts() -> tuple[Layout, ...]:
+    """All layouts in the order in which they are looked for; what an earlier one takes, a later one leaves alone.
+
+    Those of studies are found by being there, in `studies/NAME/layouts.py`.
+    """
+    return (*DATA_SETS, *instances("layouts", Layout).values(), *GENERAL)
 
 
 def known() -> str:
     """The layouts in words; those that are also looked for in sub-folders come first."""
-    below = [f"{layout.name} ({layout.files})" for layout in LAYOUTS if layout.below]
-    others = [f"{layout.name} ({layout.files})" for layout in LAYOUTS if not layout.below]
+    below = [f"{layout.name} ({layout.files})" for layout in layouts() if layout.below]
+    others = [f"{layout.name} ({layout.files})" for layout in layouts() if not layout.below]
     return f"{'; '.join(below)}, these also in sub-folders; {'; '.join(others)}"
 
 
 def check(folder: Path, flags: Flags | None = None) -> Report:
-    """Counts, labels and faults of a folder in one or more of the `LAYOUTS`; never raises for bad data.
+    """Counts, labels and faults of a folder in one or more of the `layouts`; never raises for bad data.
 
     `flags`: which columns files of one's own have, where their names do not tell.
     """
@@ -96,16 +96,16 @@ def check(folder: Path, flags: Flags | None = None) -> Report:
         return replace(report, problems=[f"{folder}: no such folder"])
     root = Place(folder, flags=flags)
     names: list[str] = []
-    for layout in LAYOUTS:
+    for layout in layouts():
         if not layout.last:
             names += _look(layout, root, report)
     for sub_folder in [*root.other_folders, *root.imagefolders]:
         place = Place(sub_folder, root)
-        for layout in LAYOUTS:
+        for layout in layouts():
             if layout.below:
                 names += _look(layout, place, report)
     if not names:
-        for layout in LAYOUTS:
+        for layout in layouts():
             if layout.last:
                 names += _look(layout, root, report)
     report.problems.extend(_in_vain(root, names))

@@ -1,4 +1,4 @@
-"""Files of one's own that make a task, as `finetune --text --label` reads them, and the photos that they name."""
+"""Files of one's own: tables that make a task, as `finetune --text --label` reads them, their photos; plain text."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+
 from groundling.check.images import try_images
-from groundling.check.places import Match, Place, pictures_below
-from groundling.check.report import Report
+from groundling.check.places import Match, Place, Report, pictures_below
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.files import IMAGES, header_of
+from groundling.data.images import stem
 from groundling.data.regions.pictures import missing_images
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import OWN
+from groundling.data.samples import thinned
+from groundling.data.tables import OWN, lines_of
+from groundling.data.text.lengths import TELLING, told_by_length
 from groundling.settings.inputs import OwnFile
 from groundling.tasks.table import OwnReader, own_notes
 
@@ -142,3 +145,53 @@ def _photos(
     report.fact(best, f"has {len(found.intersection(images)):,} of the {len(images):,} images")
     try_images([best], report)
     return [best]
+
+
+# -- plain text --------------------------------------------------------------------------------------------------------
+
+
+PLAIN = frozenset({".txt", ".raw", ".tokens"})
+"""Endings of plain text."""
+
+
+def plain_text(place: Place, report: Report) -> Match | None:
+    """Lines of text in files below the folder."""
+    return Match() if count_lines(place.folder, report) else None
+
+
+def count_lines(folder: Path, report: Report) -> int:
+    """Report the lines and words of the text files below a folder; returns the number of files."""
+    paths = [p for p in sorted(folder.rglob("*")) if p.suffix in PLAIN and p.is_file()]
+    for path in paths:
+        try:
+            lines = lines_of(path)
+        except InputError as error:
+            report.error(error)
+            continue
+        words = [len(line.split()) for line in lines]
+        full = [line for line, count in zip(lines, words, strict=True) if count]
+        report.fact(path, f"{len(words):,} lines, {len(full):,} with text, {sum(words):,} words")
+        if len(full) >= LEAST:
+            report.fact(path, _by_length(full))
+    return len(paths)
+
+
+LEAST = 100
+"""Fewest lines whose lengths are compared."""
+COMPARED = 2000
+"""Most of them."""
+
+
+def _by_length(lines: Sequence[str]) -> str:
+    """Whether two lines can be told to be different by their lengths alone, in words."""
+    some = thinned(lines, COMPARED)
+    words = np.array([len(line.split()) for line in some])
+    letters = np.array([len(line) for line in some])
+    # Every line beside itself, and beside the one that lies half the file away.
+    others = np.roll(letters, len(some) // 2)
+    same = np.repeat([True, False], len(some))
+    area = told_by_length(np.tile(words, 2), np.concatenate([letters, others]), same)
+    said = f"words of one line against letters of another tell different lines at an AUC of {area:.2f} (chance .5)"
+    if area < TELLING:
+        return said
+    return f"{said}; `adapt --arm xdbert` reads blocks, or with --form lines wants --match-negatives length"

@@ -17,7 +17,7 @@ from groundling.core.errors import InputError
 from groundling.core.find import is_outside
 from groundling.data.captions.files import check_told, header_of
 from groundling.data.corpora.weighted_files import named_folder, weighted
-from groundling.data.tables.tables import (
+from groundling.data.tables import (
     ROWS,
     TABLES,
     check_asked,

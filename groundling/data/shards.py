@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.errors import InputError, first_line
-from groundling.data.tables.image_files import one_form
+from groundling.data.images import one_form
 from groundling.runs.folder import difference, disk_errors, json_text, read_json, write_json
 from groundling.runs.hashing import each_hash, sha256_of
 from groundling.runs.progress import Progress

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Classify
-from groundling.data.tables.tables import separator_note
+from groundling.data.tables import separator_note
 from groundling.prediction.examples import Columns, Line, line_of, lines_of
 from groundling.prediction.loaded import Loaded
 from groundling.prediction.sight import Sight

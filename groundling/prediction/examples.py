@@ -12,9 +12,8 @@ from PIL import Image
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Choose, Form
-from groundling.data.regions.pictures import Picture
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import Where, check_asked, texts_in, whole_rows
+from groundling.data.images import Picture, stem
+from groundling.data.tables import Where, check_asked, texts_in, whole_rows
 from groundling.prediction.description import Reads
 from groundling.prediction.sight import Sight
 

@@ -14,8 +14,8 @@ from torch import Tensor
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
-from groundling.data.regions.pictures import Picture
 from groundling.data.samples import Samples
 from groundling.models.adapters import ClipAdapter
 from groundling.prediction.answers import Prediction, Wording

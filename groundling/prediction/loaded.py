@@ -14,9 +14,10 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.find import check_trust, code_behind, is_outside, named, stock
 from groundling.core.forms import Form, Pick
+from groundling.data.images import Picture
 from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
 from groundling.data.regions.paired import Mark, RegionSamples, Seeing
-from groundling.data.regions.pictures import Picture, Pictured
+from groundling.data.regions.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.kinds import Student

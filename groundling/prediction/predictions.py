@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from groundling.core.errors import InputError, refuse
 from groundling.core.forms import Answer, Choose, Classify, Form, Regress
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.prediction.agreement import Agreement
 
 FILE = "predictions_{}.jsonl"

@@ -11,7 +11,7 @@ import numpy as np
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Form
-from groundling.data.tables.tables import texts_in
+from groundling.data.tables import texts_in
 from groundling.prediction.data import check_answers, columns_for, is_own_file, own_lines
 from groundling.prediction.examples import Columns
 from groundling.prediction.loaded import Loaded, such

@@ -6,9 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from groundling.core.errors import InputError
+from groundling.data.images import Picture, differs_in_ending, stem
 from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
-from groundling.data.regions.pictures import Picture
-from groundling.data.tables.image_files import differs_in_ending, stem
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
 from groundling.prediction.description import Described

@@ -1,7 +1,6 @@
 """Settings as dataclasses: what one is, may be and means stands in its field. Imports nothing heavy.
 
-    batch: Annotated[int, at_least(1)] = 32
-    \"""Samples per optimizer step.\"""
+`batch: Annotated[int, at_least(1)] = 32` is a whole field; its help is the text below it.
 
 The command line, sweeps, Python functions, their stubs and documents are made from these fields, and whoever makes
 settings has their values checked. Settings that travel together are groups of their own inside a command's settings;
@@ -17,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
-from typing import Annotated, Any, Literal, Never, TypeVar, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, nearest
@@ -42,7 +41,7 @@ class Range:
         start = f"more than {self.low}" if self.open_low else f"at least {self.low}"
         return start if self.high == math.inf else f"{start} and below {self.high}"
 
-    def __contains__(self, number: float) -> bool:
+    def __contains__(self, number: Any) -> bool:
         above = number > self.low if self.open_low else number >= self.low
         return above and (number < self.high if self.open_high else number <= self.high)
 
@@ -162,48 +161,49 @@ class Setting:
             return self._list(value)
         if self.member is str and isinstance(value, os.PathLike):
             return os.fspath(value)
-        if not self._is_one(value):
-            self._refuse(value)
+        self._check((value,), value)
         return value
 
     def _list(self, value: object) -> tuple[object, ...]:
         if self.member is str and isinstance(value, str | os.PathLike):
             value = (value,) if os.fspath(value) else ()
         if not isinstance(value, list | tuple):
-            self._refuse(value)
+            raise self._wrong(repr(value), self.words)
         every = tuple(
             os.fspath(one) if self.member is str and isinstance(one, os.PathLike) else one
             for one in value
         )
-        if self.count not in (-1, len(every)) or not all(map(self._is_one, every)):
-            self._refuse(every)
+        self._check(every, list(every))
+        if self.count not in (-1, len(every)):
+            raise self._wrong(spelt(every), self.words)
         if self.count == -1 and may_repeat not in self.marks:
             twice = next((one for one in every if every.count(one) > 1), None)
             if twice is not None:
                 raise WrongSetting(self.name, f": {twice} is there twice; leave one out")
         return every
 
-    def _is_one(self, value: object) -> bool:
-        """Whether a value, or one of a list, is of the type, and one of the choices or in the range."""
+    def _check(self, every: tuple[object, ...], value: object) -> None:
+        """Raises WrongSetting if one of the values is of another type, none of the choices, or out of the range."""
         if self.choices:
-            return any(value == one and type(value) is type(one) for one in self.choices)
+            if not all(any(is_same(one, each) for each in self.choices) for one in every):
+                raise self._wrong(spelt(every), f"one of {', '.join(map(str, self.choices))}")
+            return
         kinds = (int, float) if self.member is float else self.member
-        if not isinstance(value, kinds) or (isinstance(value, bool) and self.member is not bool):
-            return False
-        return self.range is None or value in self.range
+        for one in every:
+            if not isinstance(one, kinds) or (isinstance(one, bool) and self.member is not bool):
+                raise self._wrong(repr(value), self.words)
+        if self.range is not None and not all(one in self.range for one in every):
+            raise self._wrong(spelt(every), str(self.range))
 
-    def _refuse(self, value: object) -> Never:
-        raise WrongSetting(self.name, f" = {spelt(value)}, expected {self.expected}")
+    def _wrong(self, told: str, expected: str) -> WrongSetting:
+        return WrongSetting(self.name, f" = {told}, expected {expected}")
 
     @property
-    def expected(self) -> str:
-        """What it may be, in words."""
-        if self.choices:
-            return f"one of {', '.join(map(str, self.choices))}"
+    def words(self) -> str:
+        """What it holds, in words."""
         if self.count is None:
-            return str(self.range or _WORDS.get(self.member, "settings of their own"))
-        many = "" if self.count == -1 else "two "
-        return f"{many}{_MANY[self.member]}" + (f", {self.range}" if self.range else "")
+            return _WORDS.get(self.member, "settings of their own")
+        return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.member]}"
 
 
 _WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
@@ -325,8 +325,11 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
                 f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{nearest(name, holders)}"
             )
         new[holders[name]][name] = value
+    pairs = zip(defaults, new, strict=True)
     try:
-        return [_changed(*pair) for pair in zip(defaults, new, strict=True)]
+        return [_changed(config, some) if some else config for config, some in pairs]
+    except WrongSetting as error:
+        raise InputError(f"{where}: {error.name}{error.fault}") from None
     except InputError as error:
         raise InputError(f"{where}: {error}") from None
 
@@ -342,6 +345,11 @@ def need(config: object, command: str, *names: str) -> None:
 def flag_of(name: str) -> str:
     """How a setting is spelt on the command line, without the dashes before it."""
     return name.replace("_", "-")
+
+
+def is_same(one: object, other: object) -> bool:
+    """Whether two values are equal and of one type: 1 is not True."""
+    return type(one) is type(other) and one == other
 
 
 def spelt(value: object) -> str:

@@ -14,7 +14,7 @@ from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named, stock
 from groundling.core.forms import Form
 from groundling.core.metrics import METRICS, Metric
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.prediction.agreement import Agreement
 from groundling.runs.folder import RESULT, finished, parsed_json
 from groundling.stats.verdict import Runs

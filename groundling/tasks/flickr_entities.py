@@ -16,9 +16,9 @@ from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError
 from groundling.core.forms import Pick
 from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
+from groundling.data.images import leads_out
 from groundling.data.regions.store import inside
-from groundling.data.tables.image_files import leads_out
-from groundling.data.tables.tables import lines_of, read_text
+from groundling.data.tables import lines_of, read_text
 from groundling.tasks import Task
 from groundling.tasks.refcoco import Overlap, right_regions
 

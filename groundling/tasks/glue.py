@@ -18,7 +18,7 @@ from groundling.core.metrics import (
     SPEARMAN,
     Metric,
 )
-from groundling.data.tables.tables import read_tsv
+from groundling.data.tables import read_tsv
 from groundling.tasks import Task
 
 SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"

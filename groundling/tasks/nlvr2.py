@@ -10,7 +10,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, refuse
 from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
-from groundling.data.tables.tables import lines_of, read_json_lines
+from groundling.data.tables import lines_of, read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"

@@ -10,7 +10,7 @@ from groundling.core.errors import InputError
 from groundling.core.forms import Regress
 from groundling.core.keyed import generator
 from groundling.core.metrics import MSE, RMSE
-from groundling.data.tables.tables import columns_of, read_csv
+from groundling.data.tables import columns_of, read_csv
 from groundling.tasks import Task
 
 

@@ -9,7 +9,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, refuse
 from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"

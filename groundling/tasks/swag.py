@@ -9,7 +9,7 @@ from groundling.core.errors import InputError
 from groundling.core.forms import Choose
 from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY
-from groundling.data.tables.tables import read_csv
+from groundling.data.tables import read_csv
 from groundling.tasks import Task
 
 ENDINGS = tuple(f"ending{i}" for i in range(4))

@@ -15,8 +15,8 @@ from groundling.core.errors import InputError
 from groundling.core.forms import Classify, Form, Regress
 from groundling.core.keyed import seed_of
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import own_columns, rows_of, separator_note, where_of
+from groundling.data.images import stem
+from groundling.data.tables import own_columns, rows_of, separator_note, where_of
 from groundling.data.text.words import one_spelling
 from groundling.settings.inputs import OwnFile
 from groundling.tasks import Task

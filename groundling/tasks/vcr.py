@@ -14,9 +14,9 @@ from groundling.core.batch import Example, Tags
 from groundling.core.errors import InputError, refuse
 from groundling.core.forms import Choose
 from groundling.core.metrics import ACCURACY
+from groundling.data.images import leads_out
 from groundling.data.regions.vcr_objects import Objects, metadata
-from groundling.data.tables.image_files import leads_out
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"

@@ -17,7 +17,7 @@ from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError, refuse
 from groundling.core.forms import Answer
 from groundling.core.metrics import SCORE
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.runs.folder import json_text, read_json
 from groundling.tasks import Task
 

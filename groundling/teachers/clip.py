@@ -18,7 +18,8 @@ from groundling.core.batch import Aside, Batch, Example, Sample, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.data.clusters import Clusters, kmeans_1d
-from groundling.data.regions.pictures import Picture, digest_of, pictures_of, read_picture
+from groundling.data.images import Picture, digest_of, read_picture
+from groundling.data.regions.pictures import pictures_of
 from groundling.data.samples import Samples
 from groundling.data.text.keywords import (
     BuiltIn,

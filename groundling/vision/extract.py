@@ -17,11 +17,18 @@ from torch import Tensor
 from transformers import AutoModel
 
 from groundling.core.errors import InputError
-from groundling.data.regions.pictures import Picture, read_picture
+from groundling.data.images import (
+    PICTURES,
+    Picture,
+    is_picture,
+    leads_out,
+    read_picture,
+    stem,
+    unread_images,
+)
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.regions.vcr_objects import metadata
 from groundling.data.shards import Part
-from groundling.data.tables.image_files import PICTURES, is_picture, leads_out, stem, unread_images
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.weights import weights_sha256
 from groundling.runs.progress import Progress

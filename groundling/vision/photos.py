@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.data.regions.pictures import Picture
+from groundling.data.images import Picture
 from groundling.data.regions.store import Found, RegionsInMemory, storable
 from groundling.vision.extract import Extractor
 from groundling.vision.settings import Extraction, Finding

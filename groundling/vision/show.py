@@ -14,9 +14,9 @@ from PIL import Image, ImageDraw, ImageFont
 from groundling.core.batch import RegionRow
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, as_keywords
-from groundling.data.regions.pictures import files_below, only, read_picture
+from groundling.data.images import Names, is_picture, read_picture, stem
+from groundling.data.regions.pictures import files_below, only
 from groundling.data.regions.store import RegionStore
-from groundling.data.tables.image_files import Names, is_picture, stem
 from groundling.runs.folder import read_json
 
 COLOURS = ("#E69F00", "#56B4E9", "#009E73", "#F0E442", "#0072B2", "#D55E00", "#CC79A7")

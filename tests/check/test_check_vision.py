@@ -16,8 +16,8 @@ from homes import picture, put
 
 from groundling.check.folder import check
 from groundling.data.regions.store import RegionWriter
+from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
-from groundling.studies.clip_td.shift import shift
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World

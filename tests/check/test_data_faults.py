@@ -17,10 +17,10 @@ from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.captions import Captions, find_images
+from groundling.data.images import other_shape
 from groundling.data.regions import imports as region_imports
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.pictures import other_shape
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.models.loading import _check_shards
 from groundling.prediction.description import tokenizer_sha256
 from groundling.prediction.predictions import read_predictions

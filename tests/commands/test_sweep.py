@@ -129,11 +129,11 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
             ('arm = "mlm"', "arms = 3"),
             r'\[variants\."control"\]: unknown key \'arms\'; expected one of acc',
         ),
-        (("batch = 8", 'batch = "8"'), r"\[adapt\]: batch = '8', expected a value like 32"),
-        (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a value like 0"),
+        (("batch = 8", 'batch = "8"'), r"\[adapt\]: batch = '8', expected a whole number"),
+        (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a whole number"),
         (
-            ('text = ["text.txt"]', 'text = "text.txt"'),
-            r"text = 'text.txt', expected a value like \(\)",
+            ('text = ["text.txt"]', "text = 3"),
+            "text = 3, expected a list of texts",
         ),
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; expected adapt"),
         (
@@ -175,7 +175,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ("batch = 8", 'batch = 8\nschedule = "step"'),
-            "schedule = 'step', expected one of linear, cosine, constant",
+            "schedule = step, expected one of linear, cosine, constant",
         ),
         (
             ('"joint of all, two layers"', '"joint of control"'),

@@ -41,8 +41,8 @@ from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.stats.finished_runs import collect
+from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
-from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.world import World
 from groundling.teachers.taught import Taught
 from groundling.training.loop import InnerStep, MicroStep, Once, Step, train

@@ -25,7 +25,7 @@ from groundling.prediction import loaded
 from groundling.prediction.fitted import load
 from groundling.runs.folder import difference
 from groundling.stats.finished_runs import collect
-from groundling.studies.attention.settings import Attending
+from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.subjects import subject_of
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE

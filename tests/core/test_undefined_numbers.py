@@ -22,7 +22,7 @@ from groundling.runs.folder import json_text, plain, read_log, write_json
 from groundling.runs.run import Run
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
-from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.tasks.glue import STSB
 from groundling.training.evaluation import Scores

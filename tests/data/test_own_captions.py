@@ -17,13 +17,13 @@ import pytest
 from homes import coco, picture, put, table
 
 from groundling.check.folder import check
-from groundling.check.places import Flags
-from groundling.check.report import Report
+from groundling.check.places import Flags, Report
 from groundling.commands.data_check import COMMAND as data_check
 from groundling.commands.data_check import CheckConfig
 from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
 from groundling.core.errors import InputError
+from groundling.data import images
 from groundling.data.captions.captions import (
     Captioned,
     Captions,
@@ -34,7 +34,6 @@ from groundling.data.captions.captions import (
     read_captions,
 )
 from groundling.data.corpora.files import lines
-from groundling.data.tables import image_files
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 
@@ -593,23 +592,23 @@ def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
 def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     put(tmp_path / "IMG_1.HEIC", b"x")
     put(tmp_path / "2.tif", b"x")
-    monkeypatch.setattr(image_files, "find_spec", lambda name: None)
-    assert not image_files.is_picture("IMG_1.HEIC")
-    assert image_files.unread_images(tmp_path) == [
+    monkeypatch.setattr(images, "find_spec", lambda name: None)
+    assert not images.is_picture("IMG_1.HEIC")
+    assert images.unread_images(tmp_path) == [
         f"{tmp_path}: 1 .heic images are not read; pip install 'groundling[heic]'",
         f"{tmp_path}: 1 .tif images are not read; save them as .jpg or .png",
     ]
-    assert set(image_files.unread_images(tmp_path)) <= set(check(tmp_path).problems)
+    assert set(images.unread_images(tmp_path)) <= set(check(tmp_path).problems)
     with pytest.raises(InputError, match=r"a HEIC file; pip install 'groundling\[heic\]'"):
-        image_files.teach_pillow("IMG_1.HEIC")
+        images.teach_pillow("IMG_1.HEIC")
     taught: list[str] = []
     reader = SimpleNamespace(register_heif_opener=lambda: taught.append("taught"))
     monkeypatch.setitem(sys.modules, "pillow_heif", reader)
-    monkeypatch.setattr(image_files, "find_spec", lambda name: name == "pillow_heif" or None)
-    assert image_files.is_picture("IMG_1.HEIC")
-    image_files.teach_pillow("IMG_1.HEIC")
+    monkeypatch.setattr(images, "find_spec", lambda name: name == "pillow_heif" or None)
+    assert images.is_picture("IMG_1.HEIC")
+    images.teach_pillow("IMG_1.HEIC")
     assert taught == ["taught"]
-    assert len(image_files.unread_images(tmp_path)) == 1
+    assert len(images.unread_images(tmp_path)) == 1
 
 
 # -- what `data check` says of files -----------------------------------------------------------------------------------

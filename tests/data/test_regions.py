@@ -37,10 +37,10 @@ from groundling.check.folder import check
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
+from groundling.data.images import stem
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
-from groundling.data.tables.image_files import stem
 from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid

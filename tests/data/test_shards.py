@@ -219,7 +219,7 @@ HOSTILE = [
     ("manifest.json", "[" * 100_000, "nested too deep"),
     ("manifest.json", '{"shards": ' + "9" * 5000 + "}", "a number of too many digits"),
     ("manifest.json", '{"shards": null, "counts": {}}', "shards or counts are missing"),
-    ("manifest.json", '{"shards": 9, "counts": {}, "format": 2}', "index-00003.json: cannot be"),
+    ("manifest.json", '{"shards": 9, "counts": {}, "format": 2}', "index-00003.json: no such"),
     ("manifest.json", '{"shards": 3, "counts": {}, "format": 3}', "a newer groundling wrote it"),
     ("index-00000.json", "{}", "not the index of a shard"),
     ("index-00000.json", "not json", "line 1: not valid JSON"),

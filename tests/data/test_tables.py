@@ -8,7 +8,7 @@ from homes import put
 
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captions
-from groundling.data.tables.tables import columns_of, read_csv, read_tsv, separator_note, whole_rows
+from groundling.data.tables import columns_of, read_csv, read_tsv, separator_note, whole_rows
 from groundling.settings.inputs import OwnFile
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.tasks.glue import COLA, MRPC, QQP, RTE

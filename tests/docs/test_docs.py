@@ -51,26 +51,6 @@ def commands() -> list[tuple[str, str]]:
 FLAGS = {flag for command in COMMANDS for flag in flags_of(command)} | {"--out", "--help"}
 
 
-@pytest.fixture
-def called(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Names of the recipes that commands ask for, in place of running them."""
-    found: list[str] = []
-
-    def put(place: str) -> None:
-        def record(*_: object, **__: object) -> object:
-            found.append(place)
-            return {}
-
-        monkeypatch.setattr(place, record)
-
-    homes.import_recipes()
-    for place in homes.RECIPES:
-        put(place)
-    # What documents name is not there.
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
-    return found
-
-
 def test_commands_are_found() -> None:
     """Or the test below would pass by finding none."""
     assert len(commands()) >= 8
@@ -85,7 +65,7 @@ def test_commands_are_found() -> None:
 
 @pytest.mark.parametrize(("page", "line"), commands())
 def test_every_command_parses(
-    page: str, line: str, called: list[str], capsys: pytest.CaptureFixture[str]
+    page: str, line: str, called: list[tuple], capsys: pytest.CaptureFixture[str]
 ) -> None:
     words = shlex.split(line)[1:]
     if words[0] == "data" and len(words) == 2:  # only named, not given

@@ -94,6 +94,7 @@ CASES = [
     ("data show gone 1", "--store gone: no such folder"),
     ("data shift --data gone", "--data gone: no such folder"),
     ("data partition --task glue/rte --data gone --per 3", "--data gone: no such file"),
+    ("data captions gone", "--data gone: no such folder"),
     ("data counts --captions gone.tsv --tokenizer model", "--captions gone.tsv: no such"),
 ]
 
@@ -164,7 +165,7 @@ def test_a_function_checks_what_its_command_checks(place: Path, monkeypatch: Any
 def test_every_setting_that_names_a_file_is_looked_at() -> None:
     """By what its help says it is."""
     others = {  # written, read in some settings alone, or names of what is inside
-        *("teacher_cache", "write_captions", "detector", "backbone", "parses"),
+        *("teacher_cache", "detector", "backbone", "parses"),
         *("split", "questions", "table", "task", "image"),
     }
     for name, command in COMMANDS.items():

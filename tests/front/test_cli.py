@@ -257,7 +257,7 @@ def test_an_interrupted_run_says_how_to_go_on(
     def interrupted(*_: object) -> dict:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("groundling.cli.Command.check", lambda self, name, values: None)
+    monkeypatch.setattr("groundling.cli.Command.check", lambda self, values: None)
     monkeypatch.setattr("groundling.commands.adapt.run.adapt", interrupted)
     assert main(["adapt"]) == 130
     assert (

@@ -49,7 +49,7 @@ from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.vcr_objects import metadata
 from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
-from groundling.data.tables.tables import texts_in, whole_rows
+from groundling.data.tables import texts_in, whole_rows
 from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.clip import clip_text, load_two_towers

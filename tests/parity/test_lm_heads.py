@@ -25,7 +25,7 @@ from groundling.models.saved_heads import HEADS, LM_HEAD, save_heads, start_lm_h
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.settings.fields import configured
 from groundling.studies.knowledge.answers import fill_mask
-from groundling.studies.knowledge.ask import ask
+from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.studies.knowledge.visual_facts import read_visual_facts
 

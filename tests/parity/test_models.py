@@ -31,7 +31,7 @@ from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
-from groundling.studies.papers.presets import describe
+from groundling.studies.papers.info import describe
 from groundling.teachers.clip_text import ClipTextTeacher
 from groundling.teachers.taught import Taught
 from groundling.training.loop import Step

@@ -15,7 +15,7 @@ from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import Place
 from groundling.models.join import add_types
-from groundling.studies.papers.presets import describe
+from groundling.studies.papers.info import describe
 from groundling.vision_language import released_weights
 from groundling.vision_language import uniter as uniter_file
 from groundling.vision_language import visualbert as visualbert_file

@@ -61,17 +61,17 @@ class Outer(Settings):
 
 WRONG = [
     ("count", 0, "--count = 0, expected at least 1"),
-    ("count", 1.5, "--count = 1.5, expected"),
-    ("count", True, "--count = True, expected"),
-    ("count", "1", "--count = 1, expected"),
+    ("count", 1.5, "--count = 1.5, expected a whole number"),
+    ("count", True, "--count = True, expected a whole number"),
+    ("count", "1", "--count = '1', expected a whole number"),
     ("rate", float("nan"), "--rate = nan, expected more than 0"),
     ("rate", float("inf"), "--rate = inf, expected more than 0"),
-    ("betas", (0.9,), "--betas = 0.9, expected two numbers, at least 0 and below 1"),
+    ("betas", (0.9,), "--betas = 0.9, expected two numbers"),
     ("betas", 0.9, "--betas = 0.9, expected two numbers"),
     ("kind", "c", "--kind = c, expected one of a, b"),
     ("file", None, "--file = None, expected a text"),
     ("full", 1, "--full = 1, expected true or false"),
-    ("files", ("a", 1), "--files = a 1, expected texts"),
+    ("files", ("a", 1), "--files = ['a', 1], expected a list of texts"),
     ("share", 1.1, "--share = 1.1, expected 0 to 1"),
     ("names", ("a", "b", "a"), "--names: a is there twice; leave one out"),
     ("inner", 3, "--inner = 3, expected"),
@@ -103,7 +103,7 @@ def test_a_group_that_does_not_change_is_not_made_again() -> None:
 
 
 def test_every_road_checks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(InputError, match=r"^here: --share = 2, expected 0 to 1"):
+    with pytest.raises(InputError, match=r"^here: share = 2, expected 0 to 1"):
         filled([Outer()], {"share": 2}, "here")
     with pytest.raises(InputError, match=r"--mask-rate = 2, expected 0 to 1"):
         configured(type(COMMANDS["adapt"].settings["_own"]), mask_rate=2)
@@ -137,7 +137,7 @@ def test_every_number_has_a_range_in_which_its_default_is(kind: Any) -> None:
             assert setting.range is not None, one.name
             nan = float("nan")
             assert nan not in setting.range
-            with pytest.raises(WrongSetting, match=f"--{one.name.replace('_', '-')} = nan"):
+            with pytest.raises(WrongSetting, match=rf"--{one.name.replace('_', '-')} = \[?nan"):
                 kind(**{one.name: (nan,) if setting.count == -1 else nan})
         if not is_dataclass(setting.kind):
             assert setting.fitted(one.default) == one.default

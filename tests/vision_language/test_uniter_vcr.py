@@ -37,8 +37,8 @@ from groundling.models.saved_heads import HEADS
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import changed, configured
+from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrConfig
-from groundling.studies.clip_td.vcr import vcr
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
 from groundling.vision_language import Design

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder
 from groundling.prediction.sentences import sentence_vectors

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from groundling.command import Command
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import ROWS
+from groundling.data.tables import ROWS
 from groundling.runs.leaves import Written
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import Asking, Saved

@@ -32,7 +32,7 @@ class PretrainConfig(Settings):
 vision-language model as --student, its own."""
     student: Annotated[str, Input.WEIGHTS, needed] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
-    regions: Annotated[RegionInput, needed] = field(default_factory=RegionInput)
+    regions: RegionInput = field(default_factory=RegionInput)
     pixels: Pixels = field(default_factory=Pixels)
     captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
@@ -65,7 +65,7 @@ VCR; e.g. vqa."""
     phase: PhaseOptions = field(default_factory=PhaseOptions)
     partition: Annotated[str, Input.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
-    step_mix: Annotated[tuple[float, ...], at_least(0)] = ()
+    step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()

@@ -8,10 +8,10 @@ from typing import Any
 
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
+from groundling.data.images import unread_images
 from groundling.data.regions.imports import import_several
 from groundling.data.regions.store import RegionWriter
 from groundling.data.shards import Part
-from groundling.data.tables.image_files import unread_images
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import counted
 from groundling.runs.run import Run

@@ -24,7 +24,7 @@ from groundling.commands.sweep.parts import (
 )
 from groundling.commands.sweep.settings import Filled, defaults_of, filled, makers
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import read_text
+from groundling.data.tables import read_text
 from groundling.stats.published import published as reported
 
 TABLES = {

@@ -21,7 +21,7 @@ from groundling.data.captions.files import (
     layout_of,
     read_file,
 )
-from groundling.data.tables.image_files import (
+from groundling.data.images import (
     Names,
     differs_in_ending,
     is_picture,
@@ -30,7 +30,7 @@ from groundling.data.tables.image_files import (
     stem,
     unread_images,
 )
-from groundling.data.tables.tables import OWN, ROWS, lines_of
+from groundling.data.tables import OWN, ROWS, lines_of
 from groundling.runs.folder import read_json
 from groundling.settings.inputs import CaptionColumns
 

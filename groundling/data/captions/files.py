@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from groundling.core.errors import InputError, reading
-from groundling.data.tables.image_files import HEIF, PICTURES, is_picture
-from groundling.data.tables.tables import (
+from groundling.data.images import HEIF, PICTURES, is_picture
+from groundling.data.tables import (
     OWN,
     ROWS,
     Where,

@@ -13,7 +13,7 @@ from PIL import Image
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captioned
-from groundling.data.regions.pictures import read_picture
+from groundling.data.images import read_picture
 from groundling.data.samples import TextSamples, WindowInput
 from groundling.runs.progress import followed
 

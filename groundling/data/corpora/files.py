@@ -22,7 +22,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, first_line, reading
 from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
 from groundling.data.samples import backend, thinned
-from groundling.data.tables.tables import OWN
+from groundling.data.tables import OWN
 from groundling.data.text.lexicon import Lexicon
 
 Item = TypeVar("Item")

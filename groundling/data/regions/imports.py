@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from groundling.core.errors import MOST_QUOTED, InputError, first_line, reading
+from groundling.data.images import stem
 from groundling.data.regions.store import BACKGROUND, Found, Item, first_fault, inside
 from groundling.data.regions.stores import are_stores, joined
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import lines_of, read_json_lines
+from groundling.data.tables import lines_of, read_json_lines
 from groundling.runs.folder import read_json
 
 LAYOUTS = """a TSV of bottom-up-attention (6 columns) or LXMERT (10), .h5 or .hdf5, a folder with data.mdb (LMDB), \

@@ -15,20 +15,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
+from groundling.data.images import Names, Picture, other_shape, read_picture, unread_images
 from groundling.data.regions.paired import RegionSamples, Seeing, Store
-from groundling.data.regions.pictures import (
-    Mirrored,
-    Picture,
-    Pictured,
-    files_below,
-    only,
-    other_shape,
-    read_picture,
-)
+from groundling.data.regions.pictures import Mirrored, Pictured, files_below, only
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.stores import SeveralStores, unlike
 from groundling.data.samples import Samples, untagged
-from groundling.data.tables.image_files import Names, unread_images
 from groundling.settings.inputs import RegionInput
 
 NAMED = re.compile(r"([^=/\\]+)=(.*)")

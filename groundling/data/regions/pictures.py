@@ -2,108 +2,26 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps
+from PIL import Image
 
 from groundling.core.batch import Sample, needed
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captioned
+from groundling.data.images import (
+    PICTURES,
+    Picture,
+    is_picture,
+    one_form,
+    read_picture,
+)
 from groundling.data.regions.mirror import mirrored_regions
 from groundling.data.samples import Samples
-from groundling.data.tables.image_files import PICTURES, is_picture, one_form, teach_pillow
-from groundling.runs.hashing import sha256_of
-
-SAME_SHAPE = 0.02
-"""Share by which width and height may grow apart when an image is scaled to whole pixels."""
-ON_ITS_SIDE = (5, 6, 7, 8)
-"""EXIF's orientations of a picture whose sides change places."""
-Picture = Path | Image.Image
-"""A file, or a picture of Pillow's."""
-
-
-def read_picture(picture: Picture, coarse: bool = False) -> Image.Image:
-    """A picture as an RGB image, turned as its EXIF says; `coarse`: a JPEG in an eighth of its size, for it is quicker.
-
-    Raises InputError, without the file's name.
-    """
-    try:
-        if isinstance(picture, Image.Image):
-            return _in_rgb(picture)
-        if picture.exists() and not picture.is_file():  # a pipe would never end
-            raise InputError("is no ordinary file")
-        teach_pillow(picture.name)
-        with Image.open(picture) as image:
-            if coarse:
-                image.draft("RGB", (1, 1))
-            return _in_rgb(image)
-    except InputError:
-        raise
-    except (
-        Exception
-    ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
-        raise InputError(f"does not decode as an image ({first_line(error)})") from None
-
-
-def _in_rgb(image: Image.Image) -> Image.Image:
-    return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
-
-
-def other_shape(size: tuple[int, int], picture: Picture) -> str:
-    """What is to be said of a picture whose shape is not that of the image of width and height `size`, from which
-    regions are; empty if it is, in whatever size, or if nobody knows, which is 0.
-
-    Raises InputError, without the file's name, if the picture cannot be read.
-    """
-    width, height = size
-    wide, high = _size_of(picture)
-    if not width or not height or abs(wide * height - high * width) <= SAME_SHAPE * wide * height:
-        return ""
-    return f"{wide} x {high} pixels, but its regions are of an image of {width} x {height}"
-
-
-def _size_of(picture: Picture) -> tuple[int, int]:
-    """Width and height, turned as EXIF says; of a file its beginning tells."""
-    if isinstance(picture, Image.Image):
-        return _in_rgb(picture).size
-    try:
-        teach_pillow(picture.name)
-        with Image.open(picture) as image:
-            turned = image.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
-            wide, high = image.size
-    except InputError:
-        raise
-    except Exception as error:  # as above
-        raise InputError(f"does not decode as an image ({first_line(error)})") from None
-    return (high, wide) if turned else (wide, high)
-
-
-def digest_of(picture: Picture) -> str:
-    """A hash by which the same picture is known again: of its file, or of its pixels."""
-    if isinstance(picture, Image.Image):
-        pixels = _in_rgb(picture)
-        return hashlib.sha256(f"{pixels.size}".encode() + pixels.tobytes()).hexdigest()
-    return sha256_of(picture)
-
-
-def _in_bytes(image: Image.Image) -> Image.Image:
-    """A grey image of 16 bits as one of 8, which Pillow's own conversion would make white; any other as it is.
-
-    Raises ValueError for numbers of which nobody says what is white.
-    """
-    if image.mode == "F":
-        raise ValueError("its pixels are fractions; save it with 8 bits a colour")
-    if not image.mode.startswith("I"):
-        return image
-    values = np.asarray(image)
-    if values.min() < 0 or values.max() > 0xFFFF:
-        raise ValueError("its pixels have more than 16 bits; save it with 8 bits a colour")
-    return Image.fromarray((values >> 8).astype(np.uint8))
 
 
 class Pictured:

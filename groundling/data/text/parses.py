@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from groundling.core.errors import InputError, first_line
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 
 COLUMNS = 10
 ROOT = -1

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -17,11 +18,12 @@ from groundling.core.batch import Example, Row, Sample
 from groundling.core.errors import InputError
 from groundling.core.forms import Form, Pick
 from groundling.core.keyed import generator
-from groundling.data.samples import Samples
+from groundling.data.samples import Changed, Samples
 from groundling.data.shards import Part
 from groundling.models.kinds import RegionReader
-from groundling.studies.attention.passes import Rows, batches_of
-from groundling.studies.attention.subjects import HiddenWords, Outcome
+from groundling.studies.attention.importance import Bootstrap, told
+from groundling.studies.attention.passes import Rows, batches_of, partners
+from groundling.studies.attention.subjects import HiddenWords, Outcome, Subject
 
 State = Literal["own", "blank", "shuffled", "swapped"]
 
@@ -184,7 +186,91 @@ def with_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Exampl
     return swapped
 
 
-# -- what is made of them ----------------------------------------------------------------------------------------------
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+SHUFFLED = Given(image="shuffled")
+SWAPPED = Given(image="swapped")
+
+
+class Ablation:
+    """What becomes of a model's answers beside other inputs, once its `passes` are read."""
+
+    def __init__(
+        self, subject: Subject, examples: Sequence[Example], seed: int, batch: int
+    ) -> None:
+        self.subject = subject
+        self.examples = examples
+        self.seed = seed
+        self.notes: list[str] = []
+        """What a reader of `about` must know, once that was asked."""
+        self.answers: dict[Given, Measured] = {}
+        self.why_not: dict[Given, str] = {}
+        outcome = subject.outcome
+        if outcome is None:
+            return
+        for given in GIVEN:
+            reason = undefined(given, outcome, subject.form, examples)
+            if reason:
+                self.why_not[given] = reason
+                continue
+            samples = partial(self._given, outcome, given)
+            self.answers[given] = Measured(subject.model, outcome, samples, batch)
+
+    @property
+    def passes(self) -> list[Measured]:
+        """One for each input that the model can be asked beside."""
+        return list(self.answers.values())
+
+    def about(self, bootstrap: Bootstrap) -> dict[str, Any]:
+        """What `result.json` says of it; `bootstrap` over the examples."""
+        outcome = self.subject.outcome
+        if outcome is None:
+            return {"undefined": "the model has no head that says how text and image match"}
+        values = {given: answers.values for given, answers in self.answers.items()}
+        own = values[OWN]
+        rows = []
+        for given in GIVEN:
+            row: dict[str, Any] = {"given": given.name, "image": given.image, "text": given.text}
+            if given in self.why_not:
+                rows.append(row | {"undefined": self.why_not[given]})
+                continue
+            means = bootstrap.means(values[given])
+            changes = bootstrap.means(values[given] - own)
+            row["values"] = [told(means[:, place]) for place in range(len(outcome.names))]
+            row["changes"] = [told(changes[:, place]) for place in range(len(outcome.names))]
+            rows.append(row)
+        shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
+        if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
+            self.notes.append(
+                f"{SHUFFLED.name} and {SWAPPED.name} are the same input to this model, as images differ in nothing "
+                "but looks: all have as many regions, and their boxes are equal (as in a grid), or the model reads no "
+                "boxes"
+            )
+        without = int((~np.isfinite(own[:, 0])).sum())
+        return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
+
+    def _given(self, outcome: Outcome, given: Given) -> Samples:
+        """The examples as the model is given them."""
+        examples = self.examples
+        partner: Mapping[str, str] | None = None
+        if given.image in ("shuffled", "swapped"):
+            partner = partners([name for one in examples for name in one.images], self.seed)
+        if given.image == "swapped" and partner is not None:
+            examples = with_images(examples, partner)
+        if given.text == "swapped":
+            examples = with_texts(examples, strangers(examples, self.seed))
+        shuffled = partner if given.image == "shuffled" else None
+        model = self.subject.model
+        samples = outcome.put(self.subject.samples(examples, shuffled))
+        kept = model.special
+        if given.image == "blank":
+            samples = Changed(samples, without_looks(model.sizes.regions))
+        if given.text == "blank":
+            samples = Changed(samples, without_words(kept))
+        if given.text == "shuffled":
+            samples = Changed(samples, in_other_order(kept, self.seed))
+        return samples
 
 
 class Measured:

@@ -1,29 +1,25 @@
-"""Any model whose attention is looked at, examples as it reads them, and passes by one process or several."""
+"""Any model whose attention is looked at, and examples as it reads them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 import torch
-from accelerate import PartialState
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen, manifests
+from groundling.data.images import Picture
+from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen
 from groundling.data.regions.paired import Mark, Store
-from groundling.data.regions.pictures import Picture, pictures_of
+from groundling.data.regions.pictures import pictures_of
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples
-from groundling.data.shards import Part
 from groundling.models.kinds import RegionReader
-from groundling.runs.jobs import Job, run_jobs
 from groundling.settings.inputs import RegionInput
+from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.models.patches import PatchReader, PatchStore
-from groundling.studies.attention.passes import OtherLooks, Pass, partners, read_here, untrained
-from groundling.studies.attention.settings import Attending
+from groundling.studies.attention.passes import OtherLooks, partners, untrained
 from groundling.vision_language.loading import design_of, load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -112,45 +108,3 @@ def _refuse_regions(config: Attending) -> None:
             raise InputError(
                 f"{config.model}: this model reads patches of photos, no regions; leave {name} out"
             )
-
-
-def inputs_of(config: Attending) -> dict[str, str | Path]:
-    """The model, images and stores that an analysis reads, whose hashes tell its run from others."""
-    return {"model": config.model, "images": config.images, **manifests(config.regions)}
-
-
-# -- passes ------------------------------------------------------------------------------------------------------------
-
-Config = TypeVar("Config")
-
-Plan = Callable[[Config, torch.device], Sequence[Pass]]
-"""A command's passes, from its settings and a device; a function of a module, as other processes are sent it."""
-
-
-def read_all(
-    passes: Sequence[Pass], plan: Plan[Config], config: Config, processes: int = 1
-) -> None:
-    """Do all passes of a command: by this process, by those of torchrun, or by so many that are started here.
-
-    `plan` makes the same passes of `config` in these. Raises InputError for torchrun and `processes` at once.
-    """
-    state = PartialState()
-    if processes == 1:
-        read_here(passes)
-        return
-    if state.num_processes > 1:
-        raise InputError("torchrun and --processes both start processes; leave one of them out")
-    parts = [Part(rank, processes) for rank in range(processes)]
-    told = (plan, config, state.device.type)
-    jobs = [Job(f"part {one.rank + 1}", _share, (*told, one)) for one in parts]
-    shares = run_jobs(jobs, processes, lambda line: None)
-    for number, one in enumerate(passes):
-        one.merge([shares[job.name][number] for job in jobs])
-
-
-def _share(plan: Plan[Config], config: Config, device: str, part: Part) -> list[Any]:
-    """What one process's share of every pass has said."""
-    passes = plan(config, PartialState(cpu=device == "cpu").device)
-    for one in passes:
-        one.read(part)
-    return [one.kept() for one in passes]

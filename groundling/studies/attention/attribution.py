@@ -7,8 +7,9 @@ what the answer changes by on that way, which is reported.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Perturbation, Sample, needed
 from groundling.data.samples import Samples
 from groundling.data.shards import Part
-from groundling.studies.attention.importance import right_row
+from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told
 from groundling.studies.attention.passes import batches_of
 from groundling.studies.attention.subjects import Outcome
 from groundling.vision_language.single_stream import SingleStream
@@ -175,7 +176,66 @@ def _along(way: Sequence[Tensor], share: float) -> list[Tensor]:
     return [part * share for part in way]
 
 
-# -- agreement ---------------------------------------------------------------------------------------------------------
+# -- what is told of them ----------------------------------------------------------------------------------------------
+
+COMPLETE = 0.05
+"""Up to which share of the change in an answer attributions may miss it and count as complete."""
+CLOSE = 0.01
+"""Up to how much they may miss it anyhow: of a change of nearly nothing, a share says nothing."""
+MOSTLY = 0.9
+"""Share of examples of which attributions ought to be complete."""
+
+
+def about(
+    explained: Explained, looks: Looks, rows: Sequence[Sample], bootstrap: Bootstrap
+) -> dict[str, Any]:
+    """What `result.json` says of integrated gradients, whether they are complete, and whether attention agrees.
+
+    `looks`: what was looked at in the same samples, which are `rows`; `bootstrap` over their examples.
+    """
+    found = explained.attributions
+    attention = looks.by_sample.rows
+    agreeing = np.stack(
+        [
+            agreement(attention[place], one, row)
+            for place, (one, row) in enumerate(zip(found, rows, strict=True))
+        ]
+    )
+    change = np.abs([one.change for one in found])
+    rest = np.abs([one.rest for one in found])
+    layers = looks.layers.numbers
+    return {
+        "explains": explained.outcome.explains,
+        "examples": len(found),
+        "line_points": explained.steps,
+        "complete": round(float((rest <= np.maximum(COMPLETE * change, CLOSE)).mean()), 6),
+        "rest_median": round(float(np.median(rest)), 6),
+        "rest_worst": round(float(rest.max()), 6),
+        "change_mean_size": round(float(change.mean()), 6),
+        "text_share": told(bootstrap.means(text_share(found))),
+        "agreement": {
+            "words": bootstrap.by_layer(agreeing[..., 0], layers),
+            "regions": bootstrap.by_layer(agreeing[..., 1], layers),
+        },
+    }
+
+
+def notes_on(found: Mapping[str, Any]) -> list[str]:
+    """A note on attributions that miss much of the change, of what `about` tells."""
+    if found["complete"] >= MOSTLY:
+        return []
+    return [
+        f"integrated gradients miss more than {COMPLETE:.0%} of the change, and more than {CLOSE}, in "
+        f"{1 - found['complete']:.0%} of examples; double --line-points ({found['line_points']}) until `complete` stays"
+    ]
+
+
+def text_share(found: Sequence[Attribution]) -> np.ndarray:
+    """How much of the size of all shares (N,) falls to words; NaN where all are 0."""
+    words = np.array([np.abs(one.pieces).sum() for one in found])
+    regions = np.array([np.abs(one.regions).sum() for one in found])
+    with np.errstate(invalid="ignore"):
+        return np.asarray(words / (words + regions))
 
 
 def by_word(values: np.ndarray, word: np.ndarray) -> np.ndarray:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -18,7 +19,51 @@ from groundling.settings.fields import (
     needed,
 )
 from groundling.settings.inputs import Asking, CaptionColumns
-from groundling.studies.attention.settings import Attending
+
+
+@dataclass(frozen=True)
+class Attending(Settings):
+    """Whose attention is looked at, and what it reads beside the texts."""
+
+    model: Annotated[str, Input.MODEL] = ""
+    """Model that reads text and regions, pre-trained or fine-tuned: a folder of `pretrain`, `finetune --save-model`, \
+or of Hugging Face's VisualBERT, LXMERT or ViLT."""
+    untrained: bool = False
+    """Random weights in place of the model's own: a control, which must show nothing."""
+    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
+    """Region stores of the images (`groundling regions`); the first that has an image counts."""
+    images: Annotated[str, Input.FOLDER] = ""
+    """VL-BERT end to end, ViLT: folder of the images, whose ids are paths there without the ending."""
+    most_regions: Annotated[int, at_least(0)] = 0
+    """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+    tags: bool = True
+    """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's); a \
+fine-tuned model reads them as it learned."""
+    max_length: Annotated[int, at_least(0)] = 128
+    """Pieces per text; longer ones are cut, and what is lost is counted."""
+    at_once: Annotated[int, at_least(1)] = 32
+    """Texts that are read at a time."""
+    seed: Annotated[int, at_least(0)] = 0
+    """Draws the controls, the halves of the data and the resamples of the intervals."""
+    kind: str = ""
+    """MODULE:NAME of a `Kind` of your own that loads the model."""
+    join: str = ""
+    """MODULE:NAME of a `Design` of your own that the model was made with."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""
+
+
+def _of_attending(attending: Attending) -> Inputs:
+    """The model, images and stores that an analysis reads, whose hashes tell its run from others."""
+    from groundling.data.regions.inputs import manifests
+
+    return {
+        "model": attending.model,
+        "images": attending.images,
+        **manifests(attending.regions),
+    }
 
 
 @dataclass(frozen=True)
@@ -38,6 +83,7 @@ FIGURES = Command(
     {"_own": FiguresConfig()},
     positional=("--results",),
     writes="Folder of the figures; older ones of the same names are replaced.",
+    leaves=Written(),
 )
 
 
@@ -68,8 +114,13 @@ has found by looking."""
 
 
 def check_heads(config: HeadsConfig, out: str | Path) -> None:
-    """Raises InputError without a model or data, and for a task that there is not."""
+    """Raises InputError without a model."""
     need(config.attending, "heads", "model")
+
+
+def inputs_of_heads(config: HeadsConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"data": config.data, **_of_attending(config.attending)}
 
 
 HEADS = Command(
@@ -79,14 +130,18 @@ HEADS = Command(
     {"_own": HeadsConfig()},
     speaks=True,
     rules="groundling.studies.attention.commands:check_heads",
+    leaves=RunFolder(inputs_of_heads, free=("processes",)),
+    shows="groundling.studies.attention.heads:told",
 )
 
 
+GOLD = "parses.conllu"
+"""What a rendered world has beside its captions."""
 MOST_BOXES = 16
 """Per side of a grid of `look`: on a page of 360 pixels each is then 20 of them wide."""
 
 
-def check_look(config: LookConfig) -> None:
+def check_look(config: LookConfig, out: str | Path) -> None:
     """Raises InputError for settings of which one would be ignored."""
     many = bool(config.data or config.predictions)
     if many and (config.text or config.image or config.pair):
@@ -173,11 +228,6 @@ regions are grouped by them."""
     """Stay on the CPU even where there is an accelerator."""
 
 
-def check_look_settings(config: LookConfig, out: str | Path) -> None:
-    """Raises InputError as `check_look`, and for a task that there is not."""
-    check_look(config)
-
-
 LOOK = Command(
     "look",
     "a page to look at: which regions a model's words attend to, head by head, on your own photo",
@@ -186,7 +236,8 @@ LOOK = Command(
     positional=("--model",),
     file="look.html",
     writes="HTML page to write; an older page is replaced, any other file is left alone.",
-    rules="groundling.studies.attention.commands:check_look_settings",
+    rules="groundling.studies.attention.commands:check_look",
+    leaves=Written(),
 )
 
 
@@ -237,10 +288,21 @@ hidden from it; best: the match if it has a head for it. A fine-tuned one is ask
 
 
 def check_modality(config: ModalityConfig, out: str | Path) -> None:
-    """Raises InputError without a model or data, for a task that there is not, and for a teacher without images."""
+    """Raises InputError without a model, and for a teacher without images."""
     need(config.attending, "modality", "model")
     if config.teacher:
         need(config, "modality --teacher", "teacher_images")
+
+
+def inputs_of_modality(config: ModalityConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {
+        "other": config.other,
+        "data": config.data,
+        "teacher": config.teacher,
+        "teacher_images": config.teacher_images,
+        **_of_attending(config.attending),
+    }
 
 
 MODALITY = Command(
@@ -250,6 +312,8 @@ MODALITY = Command(
     {"_own": ModalityConfig()},
     speaks=True,
     rules="groundling.studies.attention.commands:check_modality",
+    leaves=RunFolder(inputs_of_modality, free=("processes",)),
+    shows="groundling.studies.attention.modality:tables",
 )
 
 
@@ -262,7 +326,7 @@ class SyntaxConfig(Settings):
     """Folder with Flickr30k Entities' official files."""
     split: str = "val"
     """Which split: a list of images there."""
-    parses: str = ""
+    parses: Annotated[str, needed] = ""
     """Dependency parses of the captions: a CoNLL-U file of any parser's, a folder of such, spacy, stanza (or \
 spacy:MODEL, stanza:LANGUAGE, where installed), or gold: the rendered world's own."""
     labels: Literal["stanford", "ud", "as-is"] = "stanford"
@@ -282,15 +346,38 @@ for it (the paper: 20 %); 0: all may be."""
 has found by looking."""
     processes: Annotated[int, at_least(1)] = 1
     """Processes that share the captions, on this machine; results do not depend on it. `torchrun` does the same."""
-    write_captions: str = ""
-    """Only write the captions to this file, one a line, for a parser of your own; nothing is asked."""
 
 
 def check_syntax(config: SyntaxConfig, out: str | Path) -> None:
-    """Raises InputError without data, and, but where captions are only written, without parses or a model."""
-    if not config.write_captions:
-        need(config, "syntax", "parses")
-        need(config.attending, "syntax", "model")
+    """Raises InputError without a model."""
+    need(config.attending, "syntax", "model")
+
+
+def parses_of(config: SyntaxConfig) -> Path | None:
+    """The file or folder of the parses; None if a parser is to be asked. Raises InputError if it is not there."""
+    from groundling.data.text.parses import PARSERS
+
+    path = Path(config.parses)
+    if config.parses == "gold" and not path.exists():
+        path = Path(config.data) / GOLD
+        if not path.exists():
+            raise InputError(
+                f"--parses gold: no {path}; `groundling data tasks` writes one for a rendered world; photographs "
+                "have none"
+            )
+    if path.exists():
+        return path
+    if config.parses.partition(":")[0] in PARSERS:
+        return None
+    raise InputError(
+        f"--parses {config.parses}: no such file or folder; expected one of CoNLL-U, or {', '.join(PARSERS)} or gold"
+    )
+
+
+def inputs_of_syntax(config: SyntaxConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    parses = parses_of(config) or ""
+    return {"data": config.data, "parses": parses, **_of_attending(config.attending)}
 
 
 SYNTAX = Command(
@@ -300,10 +387,37 @@ SYNTAX = Command(
     {"_own": SyntaxConfig()},
     speaks=True,
     rules="groundling.studies.attention.commands:check_syntax",
+    leaves=RunFolder(inputs_of_syntax, free=("processes",)),
+    shows="groundling.studies.attention.syntax:told",
+)
+
+
+@dataclass(frozen=True)
+class CaptionsConfig(Settings):
+    """Of which split the captions are written for a parser of one's own."""
+
+    data: Annotated[str, Input.FOLDER, needed] = ""
+    """Folder with Flickr30k Entities' official files."""
+    split: str = "val"
+    """Which split: a list of images there."""
+    unrelated: bool = True
+    """Write captions, too, that UNRELATED_CAPTIONS lists."""
+
+
+CAPTIONS = Command(
+    "data captions",
+    "the captions that `syntax` reads, one a line, for a parser of your own",
+    "groundling.studies.attention.syntax:write_captions",
+    {"_own": CaptionsConfig()},
+    positional=("--data",),
+    file="captions.txt",
+    writes="File of the captions; an older one is replaced.",
+    leaves=Written(),
 )
 
 
 COMMANDS = (
+    CAPTIONS,
     FIGURES,
     HEADS,
     LOOK,

@@ -19,6 +19,7 @@ from groundling.core.errors import InputError
 from groundling.runs.charts import BLUE, GREEN, GREY, ORANGE, VERMILION
 from groundling.runs.folder import disk_errors, read_json, write_whole
 from groundling.runs.report import new_figure
+from groundling.runs.work import Work
 from groundling.studies.attention.commands import FiguresConfig
 
 if TYPE_CHECKING:
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
-    """Write the figures of every run, NAME-FIGURE by the run folder's name, to the folder `out`; returns the files.
+def figures(config: FiguresConfig, work: Work) -> dict[str, Any]:
+    """Write every run's figures, NAME-FIGURE by the run folder's name, to the folder `work.out`; returns the files.
 
     Raises InputError if a folder holds no such result, two are called the same, or a format is unknown.
     """
@@ -47,7 +48,7 @@ def figures(config: FiguresConfig, out: str | Path) -> dict[str, Any]:
         except InputError as error:
             raise InputError(f"{result}: {error}") from None
         made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}
-    paths = write_figures(made, Path(out), config.formats)
+    paths = write_figures(made, work.out, config.formats)
     return {"figures": [str(path) for path in paths]}
 
 

@@ -6,7 +6,7 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,12 @@ from groundling.core.find import named
 from groundling.models.weights import saved_sha256
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
-from groundling.runs.run import Run, say_notes
-from groundling.studies.attention.attending import Attended, inputs_of, read_all
-from groundling.studies.attention.commands import HeadsConfig, check_heads
-from groundling.studies.attention.grounding import Grounding, Phrase, State
+from groundling.runs.run import Run
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands import Attending, HeadsConfig
+from groundling.studies.attention.grounding import Grounding, Phrase, Reading, State
 from groundling.studies.attention.leaderboard import Board, halves
-from groundling.studies.attention.passes import Look
+from groundling.studies.attention.passes import Look, read_all
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
 
@@ -56,63 +56,62 @@ class Texts:
         return halves([one.images[0] for one in self.examples], seed)
 
 
-def heads(config: HeadsConfig, out: str | Path) -> dict[str, Any]:
-    """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images; in `out`.
+def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
+    """Every head's accuracy as a classifier of phrases, beside a rule, chance and other images.
 
-    Writes `result.json` and all heads as `heads.csv` and `heads.md`, prints a table of layers, and returns what
-    `result.json` holds. Of several processes each reads its share.
+    Leaves all heads in the run's folder as `heads.csv` and `heads.md`. Of several processes each reads its share.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
             part of its text, or no phrase is left.
     """
-    check_heads(config, out)
     task = named("tasks", Task, config.task)
-    settings = asdict(config)
-    del settings["processes"]  # results do not depend on them
-    inputs = {"data": config.data, **inputs_of(config.attending)}
-    run = Run(out, "heads", settings, inputs, config.attending.cpu)
-    result = run.result
-    if result is None:
-        texts = texts_of(config, task)
-        looks = plan((config, texts), run.state.device)
-        read_all(looks, plan, (config, texts), config.processes)
-        result = _result(config, texts, looks)
-
-        def save(folder: Path) -> None:
-            _write_tables(folder, result["heads"])
-
-        run.finish(result, save)
-    say_notes(result["notes"])
-    if run.state.is_main_process:
-        print(_told(result))
-    return result
+    texts = texts_of(task, Path(config.data), config.split, config.unrelated)
+    make = partial(plan, config.attending, config.task, texts, config.query, config.other_images)
+    looks = make(run.state.device)
+    read_all(looks, make, config.processes)
+    found = _found(texts, looks, config.active, config.attending.seed)
+    run.save(lambda folder: _write_tables(folder, found["heads"]))
+    run.note(*found["notes"])
+    return {
+        "task": config.task,
+        "split": config.split,
+        "model": config.attending.model,
+        "weights": saved_sha256(config.attending.model),
+        "untrained": config.attending.untrained,
+        "counted": COUNTED,
+        "query": config.query,
+        "active_above": config.active,
+        **found,
+    }
 
 
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def texts_of(config: HeadsConfig, task: Task) -> Texts:
-    """The texts of a split and their phrases; raises InputError for a task that has no boxes for them."""
+def texts_of(task: Task, folder: Path, split: str, unrelated: bool) -> Texts:
+    """The texts of a split and their phrases; `unrelated`: of Flickr30k Entities also those that it lists as such.
+
+    Raises InputError for a task that has no boxes for them.
+    """
     if task.mark is None:
         raise InputError(
-            f"--task {config.task}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
+            f"--task {task.name}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
         )
     is_entities = task in (entities.FLICKR30K, entities.MERGED)
-    if not config.unrelated and not is_entities:
-        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {config.task}")
-    folder = Path(config.data)
-    examples = task.read(folder, config.split)
+    if not unrelated and not is_entities:
+        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {task.name}")
+    examples = task.read(folder, split)
     kinds: dict[str, tuple[str, ...]] = {}
     skipped: Counter[str] = Counter()
     if is_entities:
-        for caption in entities.captions(folder, config.split, unrelated=config.unrelated):
+        for caption in entities.captions(folder, split, unrelated=unrelated):
             for number, phrase in enumerate(caption.phrases):
                 kinds[f"{caption.id}/{number}"] = phrase.types
             skipped.update(_why(phrase) for phrase in caption.skipped)
         examples = [example for example in examples if example.official in kinds]
     if not examples:
-        raise InputError(f"{folder}: {config.split!r} has no phrase with a box")
+        raise InputError(f"{folder}: {split!r} has no phrase with a box")
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
 
 
@@ -147,25 +146,31 @@ def _by_text(
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(asked: tuple[HeadsConfig, Texts], device: torch.device) -> list[Look]:
-    """The pass, and the one beside the looks of other images."""
-    config, texts = asked
-    attended = Attended(config.attending, device)
-    task = named("tasks", Task, config.task)
-    mark = attended.mark(needed(task.mark, "mark", task.name))
-    halves_of = texts.halves(config.attending.seed)
+def plan(
+    attending: Attending,
+    task: str,
+    texts: Texts,
+    query: Reading,
+    other_images: bool,
+    device: torch.device,
+) -> list[Look]:
+    """The pass, and the one beside the looks of other images; `task` by its name, as other processes are sent it."""
+    attended = Attended(attending, device)
+    mark = attended.mark(needed(named("tasks", Task, task).mark, "mark", task))
+    halves_of = texts.halves(attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
     looks = []
-    for others in (False, True)[: 1 + config.other_images]:
+    for others in (False, True)[: 1 + other_images]:
         samples = partial(attended.samples, texts.examples, others)
-        grounding = Grounding(texts.phrases, mark, half, config.query)
-        looks.append(Look(attended.model, samples, [grounding], config.attending.at_once))
+        grounding = Grounding(texts.phrases, mark, half, query)
+        looks.append(Look(attended.model, samples, [grounding], attending.at_once))
     return looks
 
 
-def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[str, Any]:
+def _found(texts: Texts, looks: Sequence[Look], active: float, seed: int) -> dict[str, Any]:
+    """What `result.json` says of the phrases and of every head; heads up to `active` are not chosen."""
     found, *others = [_grounding(look).result() for look in looks]
-    half_of = texts.halves(config.attending.seed)
+    half_of = texts.halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     images = [one.example.images[0] for own in texts.phrases for one in own]
     board = Board(
@@ -173,8 +178,8 @@ def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[st
         np.array([number[image] for image in images]),
         np.array([half_of[image] for image in images]),
         texts.kinds,
-        config.active,
-        config.attending.seed,
+        active,
+        seed,
         others[0] if others else None,
     )
     states = Counter(found.facts.state.tolist())
@@ -192,18 +197,7 @@ def _result(config: HeadsConfig, texts: Texts, looks: Sequence[Look]) -> dict[st
         report["notes"].append(
             "no region matches any phrase's box, so no head can find one: take a store of finer or of other boxes"
         )
-    return {
-        "task": config.task,
-        "split": config.split,
-        "model": config.attending.model,
-        "weights": saved_sha256(config.attending.model),
-        "untrained": config.attending.untrained,
-        "counted": COUNTED,
-        "query": config.query,
-        "active_above": config.active,
-        "counts": counts,
-        **report,
-    }
+    return {"counts": counts, **report}
 
 
 def _grounding(look: Look) -> Grounding:
@@ -241,7 +235,7 @@ def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_whole(folder / "heads.md", f"All heads; {COUNTED}.\n\n{page}\n")
 
 
-def _told(result: dict[str, Any]) -> str:
+def told(result: dict[str, Any]) -> str:
     """The result for people: what is reached, and the layers."""
     counts = result["counts"]
     skipped = sum(counts["without_box"].values())

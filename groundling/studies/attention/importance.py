@@ -8,6 +8,7 @@ none, because its self-attention never meets the other side.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -219,29 +220,48 @@ def right_row(sample: Sample) -> int:
 # -- means with intervals ----------------------------------------------------------------------------------------------
 
 
-def drawn_means(values: np.ndarray, images: Sequence[str], seed: int) -> np.ndarray:
-    """Means (1 + draws, ...) of values (N, ...): of the data, then of resamples of images with all their examples.
+@dataclass(frozen=True)
+class Bootstrap:
+    """Means of numbers of N examples, and of resamples of images with all of their examples.
 
-    NaN is no value. The same seed and images draw the same resamples, so that two models' are paired. Raises InputError
-    for fewer than two images.
+    The same seed and images draw the same resamples, so that two models' are paired.
     """
-    if len(set(images)) < 2:
-        raise InputError("all examples are of one image; an interval over images needs at least 2")
-    order = {image: number for number, image in enumerate(dict.fromkeys(images))}
-    own = np.array([order[image] for image in images])
-    flat = values.reshape(len(values), -1)
-    known = np.isfinite(flat)
-    sums = np.zeros((len(order), 2 * flat.shape[1]))
-    for column in range(flat.shape[1]):  # one at a time, so that no copy of all values is made
-        inside = known[:, column]
-        sums[:, column] = np.bincount(own[inside], flat[inside, column], len(order))
-        sums[:, flat.shape[1] + column] = np.bincount(own[inside], minlength=len(order))
-    rng = generator(seed, "images", str(len(order)))
-    drawn = np.concatenate([sums.sum(0, keepdims=True), resampled(sums, rng)])
-    total, count = np.split(drawn, 2, axis=1)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        means = total / count
-    return np.asarray(means.reshape(len(drawn), *values.shape[1:]))
+
+    images: Sequence[str]
+    """(N,) that of every example."""
+    seed: int
+
+    def means(self, values: np.ndarray) -> np.ndarray:
+        """Means (1 + draws, ...) of values (N, ...): of the data, then of resamples; NaN is no value.
+
+        Raises InputError for fewer than two images.
+        """
+        if len(set(self.images)) < 2:
+            raise InputError(
+                "all examples are of one image; an interval over images needs at least 2"
+            )
+        order = {image: number for number, image in enumerate(dict.fromkeys(self.images))}
+        own = np.array([order[image] for image in self.images])
+        flat = values.reshape(len(values), -1)
+        known = np.isfinite(flat)
+        sums = np.zeros((len(order), 2 * flat.shape[1]))
+        for column in range(flat.shape[1]):  # one at a time, so that no copy of all values is made
+            inside = known[:, column]
+            sums[:, column] = np.bincount(own[inside], flat[inside, column], len(order))
+            sums[:, flat.shape[1] + column] = np.bincount(own[inside], minlength=len(order))
+        rng = generator(self.seed, "images", str(len(order)))
+        drawn = np.concatenate([sums.sum(0, keepdims=True), resampled(sums, rng)])
+        total, count = np.split(drawn, 2, axis=1)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            means = total / count
+        return np.asarray(means.reshape(len(drawn), *values.shape[1:]))
+
+    def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> dict[str, Any]:
+        """Means of numbers (N, layers + 1), the last one of the mean of layers, as JSON."""
+        drawn = self.means(values)
+        rows = [{"layer": layer, **told(drawn[:, place])} for place, layer in enumerate(layers)]
+        known = int(np.isfinite(values[:, -1]).sum())
+        return {"by_layer": rows, "mean_of_layers": told(drawn[:, -1]), "examples": known}
 
 
 def told(drawn: np.ndarray) -> dict[str, float | None]:
@@ -267,14 +287,14 @@ def plain(values: np.ndarray) -> Any:
 class Drawn:
     """The masses of one model, of the data and of resamples: what every number of a table is made from."""
 
-    def __init__(self, one: Importance, images: Sequence[str], seed: int) -> None:
-        """`images`: that of every sample."""
+    def __init__(self, one: Importance, bootstrap: Bootstrap) -> None:
+        """`bootstrap`: over the same samples."""
         self.layers = one.layers.numbers
         self.by_head = one.by_head
         """Of the data alone, (layers, heads, 3)."""
-        self.by_layer = _with_gap(drawn_means(one.rows.stacked(), images, seed))
+        self.by_layer = _with_gap(bootstrap.means(one.rows.stacked()))
         """Mean over heads, and the gap, textual less visual: (1 + draws, layers, 4)."""
-        self.uniform = drawn_means(one.uniform, images, seed)
+        self.uniform = bootstrap.means(one.uniform)
         """(1 + draws, 3)."""
 
     @property

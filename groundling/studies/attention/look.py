@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from groundling.core.errors import as_keywords
+from groundling.runs.work import Work
 from groundling.settings.fields import declared, filled
-from groundling.studies.attention.commands import LookConfig
+from groundling.studies.attention.commands import LOOK, LookConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Look, check_place
@@ -44,6 +44,7 @@ def look(
     known = declared(LookConfig)
     with as_keywords(known, [name for name, one in known.items() if one.kind is bool], given):
         (config,) = filled([LookConfig()], given, "groundling.look")
+        LOOK.check_together([config, ""])
         return looked_at(config)
 
 
@@ -80,18 +81,19 @@ def _views(
 # -- the command -------------------------------------------------------------------------------------------------------
 
 
-def write_pages(config: LookConfig, out: str | Path) -> dict[str, Any]:
-    """Write what the models attend to as a page at `out`, or as several; returns which files.
+def write_pages(config: LookConfig, work: Work) -> dict[str, Any]:
+    """Write what the models attend to as a page at `work.out`, or as several; returns which files.
 
     Raises InputError for settings that do not go together, what cannot be read, and a file in the way.
     """
-    check_place(Path(out))
+    out = work.out
+    check_place(out)
     made = looked_at(config)
     figures = {}
     if config.heat_maps:  # before anything is written, for heads that there are not
-        figures[f"{Path(out).stem}-heat-maps"] = made.figure(config.heat_maps)
+        figures[f"{out.stem}-heat-maps"] = made.figure(config.heat_maps)
     paths = made.save(out)
-    drawn = write_figures(figures, Path(out).parent, FORMATS)
+    drawn = write_figures(figures, out.parent, FORMATS)
     return {
         "pages": [str(path) for path in paths],
         "pairs": len(made.entries),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -13,94 +13,56 @@ import torch
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.samples import Changed, Samples, thinned
+from groundling.data.samples import Samples, thinned
 from groundling.models.clip import load_clip_image, load_clip_text
 from groundling.runs.report import TableRow, counted, table
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.ablation import (
-    GIVEN,
-    OWN,
-    Given,
-    Measured,
-    in_other_order,
-    strangers,
-    undefined,
-    with_images,
-    with_texts,
-    without_looks,
-    without_words,
-)
-from groundling.studies.attention.attending import inputs_of, read_all
-from groundling.studies.attention.attribution import Explained
-from groundling.studies.attention.commands import ModalityConfig, check_modality
+from groundling.studies.attention.ablation import Ablation
+from groundling.studies.attention.attribution import CLOSE, COMPLETE, Explained
+from groundling.studies.attention.commands import Attending, ModalityConfig
 from groundling.studies.attention.importance import (
     KINDS,
+    Bootstrap,
     Drawn,
     Importance,
     Looks,
+    Query,
     compared,
-    drawn_means,
-    told,
 )
-from groundling.studies.attention.passes import Consumer, Look, Pass, partners
-from groundling.studies.attention.settings import Attending
+from groundling.studies.attention.passes import Consumer, Look, Pass, read_all
 from groundling.studies.attention.subjects import (
-    Outcome,
     Subject,
+    check_labels,
     examples_of,
     reads_pixels,
     subject_of,
 )
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.towers import Towers
-from groundling.training.teaching import teacher_inputs
 from groundling.vision_language.single_stream import SingleStream
 
-COMPLETE = 0.05
-"""Up to which share of the change in an answer attributions may miss it and count as complete."""
-CLOSE = 0.01
-"""Up to how much they may miss it anyhow: of a change of nearly nothing, a share says nothing."""
-MOSTLY = 0.9
-"""Share of examples of which attributions ought to be complete."""
 COUNTED = "layers and heads count from 0"
-SHUFFLED = Given(image="shuffled")
-SWAPPED = Given(image="swapped")
 Told = dict[str, Any]
 
 
-def modality(config: ModalityConfig, out: str | Path) -> dict[str, Any]:
-    """Modality importance by layer and head, and what attention cannot tell, of one model or two, in `out`.
+def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
+    """Modality importance by layer and head, and what attention cannot tell, of one model or two.
 
-    Writes `result.json`, prints its tables, and returns what it holds. Of several processes each reads its share.
+    Of several processes each reads its share.
 
     Raises:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
             labels where their answers are asked for, or settings do not fit the model.
     """
-    check_modality(config, out)
-    settings = asdict(config)
-    del settings["processes"]  # results do not depend on them
-    run = Run(out, "modality", settings, _inputs(config), config.attending.cpu)
-    result = run.result
-    if result is None:
-        analysis = _Analysis(config, run.state.device)
-        read_all(analysis.passes, plan, config, config.processes)
-        result = run.finish(analysis.result())
-    say_notes(result["notes"])
-    if run.state.is_main_process:
-        print(_tables(result))
-    return result
-
-
-def _inputs(config: ModalityConfig) -> dict[str, str | Path]:
-    return {
-        "other": config.other,
-        "data": config.data,
-        **teacher_inputs(config.teacher, Targeted(teacher_images=config.teacher_images)),
-        **inputs_of(config.attending),
-    }
+    analysis = _Analysis(config, run.state.device)
+    read_all(analysis.passes, partial(plan, config), config.processes)
+    found = analysis.result()
+    chosen = _selected_words(config, analysis, run.state.device)
+    run.note(*dict.fromkeys(analysis.notes))
+    asked = {"data": config.data, "task": config.task, "query": config.query}
+    return {**asked, **found, "selected_words": chosen, "notes": run.notes}
 
 
 def plan(config: ModalityConfig, device: torch.device) -> list[Pass]:
@@ -109,27 +71,44 @@ def plan(config: ModalityConfig, device: torch.device) -> list[Pass]:
 
 
 class _Analysis:
-    """One model or two, and the examples that both read."""
+    """One model or two, and the examples that both read; numbers are there once its passes are read."""
 
     def __init__(self, config: ModalityConfig, device: torch.device) -> None:
-        self.config = config
-        self.device = device
-        self.seed = config.attending.seed
         settings = [config.attending]
         if config.other:
             settings.append(replace(config.attending, model=config.other, untrained=False))
         subjects = [subject_of(one, config.outcome, device, config.trust) for one in settings]
-        every, remarks = examples_of(config, subjects[0])
+        every, remarks = examples_of(
+            subjects[0],
+            Path(config.data),
+            config.task,
+            config.split,
+            asking=config.asking,
+            label=config.label,
+            columns=config.columns,
+            photos=config.attending.images,
+        )
         self.examples = thinned(every, config.most_examples)
-        self.images = images_of(self.examples)
         self.few = thinned(self.examples, config.explained or len(self.examples))
         """Those that are looked at word by word."""
+        seed = config.attending.seed
+        self.bootstrap = Bootstrap(images_of(self.examples), seed)
+        self.bootstrap_of_few = Bootstrap(images_of(self.few), seed)
         self.notes = [*remarks, *(note for subject in subjects for note in subject.notes)]
         if len(self.examples) < len(every):
             self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
-        self.models = [
-            _Model(self, one, subject) for one, subject in zip(settings, subjects, strict=True)
-        ]
+        self.models: list[_Model] = []
+        for one, subject in zip(settings, subjects, strict=True):
+            if config.other_inputs or (config.explained and not reads_pixels(subject)):
+                check_labels(subject, self.examples, config.data)
+            model = _Model(one, subject, self.examples, self.few, config.query)
+            if config.other_inputs:
+                model.ablate()
+            if config.explained:
+                model.explain(config.line_points)
+            if config.teacher or model.explained is not None:
+                model.look_closer()
+            self.models.append(model)
 
     @property
     def passes(self) -> list[Pass]:
@@ -137,19 +116,21 @@ class _Analysis:
         return [one for model in self.models for one in model.passes]
 
     def result(self) -> Told:
-        """What `result.json` holds, once all passes are read."""
-        config = self.config
-        drawn = [model.importance() for model in self.models]
-        told_of = [
-            model.about(one.numbers()) for model, one in zip(self.models, drawn, strict=True)
+        """What `result.json` says of attention, answers beside other inputs, and attributions; `notes` are added."""
+        drawn = [model.importance(self.bootstrap) for model in self.models]
+        self.notes += [note for model in self.models for note in model.cut_off]
+        models = [
+            model.about(one.numbers(), self.bootstrap, self.bootstrap_of_few)
+            for model, one in zip(self.models, drawn, strict=True)
         ]
-        result: Told = {"data": config.data, "task": config.task, "query": config.query}
-        result |= {"examples": len(self.examples), "images": len(set(self.images))}
-        result |= {"counted": COUNTED, "models": told_of}
-        result["difference"] = self._difference(drawn)
-        result["selected_words"] = _Words(self).about() if config.teacher else None
-        result["notes"] = list(dict.fromkeys(self.notes))
-        return result
+        self.notes += [note for model in self.models for note in model.notes]
+        return {
+            "examples": len(self.examples),
+            "images": len(set(self.bootstrap.images)),
+            "counted": COUNTED,
+            "models": models,
+            "difference": self._difference(drawn),
+        }
 
     def _difference(self, drawn: Sequence[Drawn]) -> Told | None:
         if len(drawn) < 2:
@@ -162,284 +143,127 @@ class _Analysis:
             )
         return compared(one, other)
 
-    def means(self, values: np.ndarray) -> np.ndarray:
-        """Means of numbers of all examples with resamples, see `drawn_means`."""
-        return drawn_means(values, self.images, self.seed)
-
-    def means_of_few(self, values: np.ndarray) -> np.ndarray:
-        """The same of the few."""
-        return drawn_means(values, images_of(self.few), self.seed)
-
-    def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> Told:
-        """Means of numbers (few, layers + 1), the last one of the mean of layers."""
-        drawn = self.means_of_few(values)
-        rows = [{"layer": layer, **told(drawn[:, place])} for place, layer in enumerate(layers)]
-        known = int(np.isfinite(values[:, -1]).sum())
-        return {"by_layer": rows, "mean_of_layers": told(drawn[:, -1]), "examples": known}
-
 
 class _Model:
     """One model, and all that it is asked; its numbers are there once `passes` are read."""
 
-    def __init__(self, whole: _Analysis, attending: Attending, subject: Subject) -> None:
-        self.whole = whole
-        self.source = attending.model
-        self.untrained = attending.untrained
+    def __init__(
+        self,
+        attending: Attending,
+        subject: Subject,
+        examples: Sequence[Example],
+        few: Sequence[Example],
+        query: Query,
+    ) -> None:
+        """Whose attention over `examples` is weighed; `few` of them can be looked at word by word."""
+        self.attending = attending
         self.subject = subject
-        self.config = whole.config
-        self.masses = Importance(self.config.query)
+        self.examples = examples
+        self.few = few
+        self.masses = Importance(query)
         self.looks = Looks()
-        self.answers: dict[Given, Measured] = {}
-        self.why_not: dict[Given, str] = {}
+        self.passes: list[Pass] = [self._look(self.masses, examples)]
+        self.ablation: Ablation | None = None
         self.explained: Explained | None = None
-        outcome = subject.outcome
-        if self.config.other_inputs and outcome is not None:
-            self._ask_beside_other_inputs(outcome)
-        explains = self.config.explained and outcome is not None and not reads_pixels(subject)
-        if explains and outcome is not None:
-            self._explain(outcome)
-
-    @property
-    def passes(self) -> list[Pass]:
-        """All of them."""
-        passes: list[Pass] = [self._look(self.masses, self.whole.examples), *self.answers.values()]
-        if self.explained is not None:
-            passes.append(self.explained)
-        if self.explained is not None or self.config.teacher:
-            passes.append(self._look(self.looks, self.whole.few))
-        return passes
+        self.unexplained = ""
+        """Why its answers cannot be explained, if that was asked for."""
+        self.notes: list[str] = []
+        """What a reader of `about` must know, once that was asked."""
 
     def _look(self, consumer: Consumer, examples: Sequence[Example]) -> Look:
         samples = partial(self.subject.samples, examples)
-        return Look(self.subject.model, samples, [consumer], self.config.attending.at_once)
+        return Look(self.subject.model, samples, [consumer], self.attending.at_once)
 
-    def about(self, numbers: Told) -> Told:
-        """What `result.json` says of it; `numbers` are those of its attention."""
-        return {
-            "model": self.source,
-            "untrained": self.untrained,
-            "kind": self.subject.model.kind,
-            **numbers,
-            "inputs": self._other_inputs() if self.config.other_inputs else None,
-            "attribution": self._attribution() if self.config.explained else None,
-        }
+    def ablate(self) -> None:
+        """Also ask it beside other inputs."""
+        batch = self.attending.at_once
+        self.ablation = Ablation(self.subject, self.examples, self.attending.seed, batch)
+        self.passes += self.ablation.passes
 
-    def importance(self) -> Drawn:
-        """Its masses, with resamples."""
-        if not self.masses.layers.numbers:
-            raise InputError("no layer of this model attends to text and regions alike")
-        if self.masses.dropped:
-            pieces = counted(self.masses.dropped, "piece")
-            self.whole.notes.append(f"{pieces} cut off from texts that did not fit (--max-length)")
-        return Drawn(self.masses, self.whole.images, self.whole.seed)
-
-    # -- other inputs --------------------------------------------------------------------------------------------------
-
-    def _ask_beside_other_inputs(self, outcome: Outcome) -> None:
-        self._check_labels()
-        model = self.subject.model
-        for given in GIVEN:
-            reason = undefined(given, outcome, self.subject.form, self.whole.examples)
-            if reason:
-                self.why_not[given] = reason
-                continue
-            samples = partial(self._given, outcome, given)
-            at_once = self.config.attending.at_once
-            self.answers[given] = Measured(model, outcome, samples, at_once)
-
-    def _other_inputs(self) -> Told:
-        """What becomes of its answers beside other inputs."""
+    def explain(self, points: int) -> None:
+        """Also attribute its answers, if it has any, to words and regions, by so many points on the line."""
         outcome = self.subject.outcome
         if outcome is None:
-            return {"undefined": "the model has no head that says how text and image match"}
-        values = {given: answers.values for given, answers in self.answers.items()}
-        own = values[OWN]
-        rows = []
-        for given in GIVEN:
-            row: Told = {"given": given.name, "image": given.image, "text": given.text}
-            if given in self.why_not:
-                rows.append(row | {"undefined": self.why_not[given]})
-                continue
-            means = self.whole.means(values[given])
-            changes = self.whole.means(values[given] - own)
-            row["values"] = [told(means[:, place]) for place in range(len(outcome.names))]
-            row["changes"] = [told(changes[:, place]) for place in range(len(outcome.names))]
-            rows.append(row)
-        self._note_same_images(values)
-        without = int((~np.isfinite(own[:, 0])).sum())
-        return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
-
-    def _note_same_images(self, values: Mapping[Given, np.ndarray]) -> None:
-        """Says why two rows are equal that are asked apart."""
-        shuffled, swapped = values[SHUFFLED], values.get(SWAPPED)
-        if swapped is not None and np.array_equal(shuffled, swapped, equal_nan=True):
-            self.whole.notes.append(
-                f"{self.source}: {SHUFFLED.name} and {SWAPPED.name} are the same input to this model, as images "
-                "differ in nothing but looks: all have as many regions, and their boxes are equal (as in a grid), or "
-                "the model reads no boxes"
-            )
-
-    def _check_labels(self) -> None:
-        """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
-        form = self.subject.form
-        labels = [example.label for example in self.whole.examples]
-        picks = form is not None and any(example.gold for example in self.whole.examples)
-        if form is not None and None in labels and not picks:
-            raise InputError(
-                f"{self.config.data}: examples have no labels; pass --no-other-inputs --explained 0, or labelled data"
-            )
-
-    def _given(self, outcome: Outcome, given: Given) -> Samples:
-        """The examples as the model is given them."""
-        examples = self.whole.examples
-        seed = self.whole.seed
-        partner: Mapping[str, str] | None = None
-        if given.image in ("shuffled", "swapped"):
-            partner = partners([name for one in examples for name in one.images], seed)
-        if given.image == "swapped" and partner is not None:
-            examples = with_images(examples, partner)
-        if given.text == "swapped":
-            examples = with_texts(examples, strangers(examples, seed))
-        shuffled = partner if given.image == "shuffled" else None
+            self.unexplained = "the model has no head whose answer could be explained"
+            return
+        if reads_pixels(self.subject):
+            self.unexplained = "the model reads pixels, and only stored features are explained"
+            return
         model = self.subject.model
-        samples = outcome.put(self.subject.samples(examples, shuffled))
-        kept = model.special
-        if given.image == "blank":
-            samples = Changed(samples, without_looks(model.sizes.regions))
-        if given.text == "blank":
-            samples = Changed(samples, without_words(kept))
-        if given.text == "shuffled":
-            samples = Changed(samples, in_other_order(kept, seed))
-        return samples
-
-    # -- attribution ---------------------------------------------------------------------------------------------------
-
-    def _explain(self, outcome: Outcome) -> None:
-        self._check_labels()
+        assert isinstance(model, SingleStream)  # no other has an outcome
 
         def samples() -> Samples:
-            return outcome.put(self.subject.samples(self.whole.few))
+            return outcome.put(self.subject.samples(self.few))
 
-        model, config = self.subject.model, self.config
-        assert isinstance(model, SingleStream)  # no other has an outcome
-        self.explained = Explained(
-            model, outcome, samples, config.attending.at_once, config.line_points
-        )
+        self.explained = Explained(model, outcome, samples, self.attending.at_once, points)
+        self.passes.append(self.explained)
+
+    def look_closer(self) -> None:
+        """Also look at the few place by place."""
+        self.passes.append(self._look(self.looks, self.few))
 
     @cached_property
     def rows(self) -> list[Sample]:
         """The few as the model reads them."""
-        samples = self.subject.samples(self.whole.few)
+        samples = self.subject.samples(self.few)
         return list(samples.get(range(len(samples)), ()))
 
-    def _attribution(self) -> Told:
-        """Integrated gradients, whether they are complete, and whether attention agrees with them."""
-        outcome = self.subject.outcome
-        if outcome is None:
-            return {"undefined": "the model has no head whose answer could be explained"}
-        if self.explained is None:
-            return {"undefined": "the model reads pixels, and only stored features are explained"}
-        found = self.explained.attributions
-        looks = self.looks.by_sample.rows
-        agreeing = np.stack(
-            [
-                attribution.agreement(looks[place], one, row)
-                for place, (one, row) in enumerate(zip(found, self.rows, strict=True))
-            ]
-        )
-        layers = self.looks.layers.numbers
+    @property
+    def cut_off(self) -> list[str]:
+        """A note on what was lost of its texts, if anything was."""
+        if not self.masses.dropped:
+            return []
+        pieces = counted(self.masses.dropped, "piece")
+        return [f"{pieces} cut off from texts that did not fit (--max-length)"]
+
+    def importance(self, bootstrap: Bootstrap) -> Drawn:
+        """Its masses, with resamples; raises InputError if there are none."""
+        if not self.masses.layers.numbers:
+            raise InputError("no layer of this model attends to text and regions alike")
+        return Drawn(self.masses, bootstrap)
+
+    def about(self, numbers: Told, bootstrap: Bootstrap, bootstrap_of_few: Bootstrap) -> Told:
+        """What `result.json` says of it; `numbers` are those of its attention."""
+        inputs = None
+        if self.ablation is not None:
+            inputs = self.ablation.about(bootstrap)
+            self._note(self.ablation.notes)
+        explained: Told | None = None
+        if self.unexplained:
+            explained = {"undefined": self.unexplained}
+        elif self.explained is not None:
+            explained = attribution.about(self.explained, self.looks, self.rows, bootstrap_of_few)
+            self._note(attribution.notes_on(explained))
         return {
-            "explains": outcome.explains,
-            "examples": len(found),
-            "line_points": self.config.line_points,
-            **self._completeness(found),
-            "text_share": told(self.whole.means_of_few(text_share(found))),
-            "agreement": {
-                "words": self.whole.by_layer(agreeing[..., 0], layers),
-                "regions": self.whole.by_layer(agreeing[..., 1], layers),
-            },
+            "model": self.attending.model,
+            "untrained": self.attending.untrained,
+            "kind": self.subject.model.kind,
+            **numbers,
+            "inputs": inputs,
+            "attribution": explained,
         }
 
-    def _completeness(self, found: Sequence[attribution.Attribution]) -> Told:
-        """How much attributions miss."""
-        change = np.abs([one.change for one in found])
-        rest = np.abs([one.rest for one in found])
-        complete = float((rest <= np.maximum(COMPLETE * change, CLOSE)).mean())
-        if complete < MOSTLY:
-            self.whole.notes.append(
-                f"{self.source}: integrated gradients miss more than {COMPLETE:.0%} of the change, and more than "
-                f"{CLOSE}, in {1 - complete:.0%} of examples; double --line-points ({self.config.line_points}) until "
-                "`complete` stays"
-            )
-        return {
-            "complete": round(complete, 6),
-            "rest_median": round(float(np.median(rest)), 6),
-            "rest_worst": round(float(rest.max()), 6),
-            "change_mean_size": round(float(change.mean()), 6),
-        }
+    def _note(self, notes: Sequence[str]) -> None:
+        self.notes += [f"{self.attending.model}: {note}" for note in notes]
 
 
-@dataclass
-class _Words:
-    """Whether attention goes to the words that CLIP-TD's teacher selects."""
-
-    whole: _Analysis
-
-    def about(self) -> Told:
-        """What `result.json` says of it."""
-        config = self.whole.config
-        models = self.whole.models
-        teacher = self._teacher(models[0].subject.samples(self.whole.few))
-        worths = selected_words.worths(teacher, models[0].rows, config.attending.at_once)
-        attentions = [_attention_of_words(model, worths) for model in models]
-        scores = [
-            np.stack(
-                [
-                    selected_words.agreement(*one, config.words)
-                    for one in zip(each, worths, strict=True)
-                ]
-            )
-            for each in attentions
-        ]
-        result: Told = {
-            "teacher": config.teacher,
-            "words": config.words,
-            "relevance": config.relevance,
-        }
-        result["examples"] = len(worths)
-        result["models"] = [
-            {
-                "ranks": self.whole.by_layer(one[..., 0], model.looks.layers.numbers),
-                "overlap": self.whole.by_layer(one[..., 1], model.looks.layers.numbers),
-            }
-            for one, model in zip(scores, models, strict=True)
-        ]
-        result["overlap_by_chance"] = told(self.whole.means_of_few(scores[0][:, -1, 2]))
-        result["difference"] = None
-        if len(scores) == 2:
-            change = self.whole.means_of_few(scores[1][:, -1, :2] - scores[0][:, -1, :2])
-            result["difference"] = {"ranks": told(change[:, 0]), "overlap": told(change[:, 1])}
-        place = _worth_showing(worths)
-        result["shown"] = selected_words.shown(worths[place], [each[place] for each in attentions])
-        return result
-
-    def _teacher(self, samples: Samples) -> ClipTeacher:
-        config = self.whole.config
-        source = config.teacher
-        towers = Towers(load_clip_image(source), *load_clip_text(source))
-        options = Targeted(
-            teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
-        )
-        return ClipTeacher(towers, {"clip_words"}, options).to(self.whole.device).fit(samples)
-
-
-def _attention_of_words(model: _Model, worths: Sequence[selected_words.Worth]) -> list[np.ndarray]:
-    """A model's attention to each word of each of the few."""
-    looks = model.looks.by_sample.rows
-    return [
-        selected_words.attention_of_words(looks[place], sample, len(worth.words))
-        for place, (sample, worth) in enumerate(zip(model.rows, worths, strict=True))
-    ]
+def _selected_words(
+    config: ModalityConfig, analysis: _Analysis, device: torch.device
+) -> Told | None:
+    """Whether attention goes to the words that CLIP-TD's teacher selects; None without a teacher."""
+    if not config.teacher:
+        return None
+    options = Targeted(
+        teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
+    )
+    towers = Towers(load_clip_image(config.teacher), *load_clip_text(config.teacher))
+    samples = analysis.models[0].subject.samples(analysis.few)
+    teacher = ClipTeacher(towers, {"clip_words"}, options).to(device).fit(samples)
+    worths = selected_words.worths(teacher, analysis.models[0].rows, config.attending.at_once)
+    readers = [selected_words.Reader(model.rows, model.looks) for model in analysis.models]
+    found = selected_words.about(worths, readers, config.words, analysis.bootstrap_of_few)
+    asked = {"teacher": config.teacher, "words": config.words, "relevance": config.relevance}
+    return {**asked, **found}
 
 
 def images_of(examples: Sequence[Example]) -> list[str]:
@@ -447,26 +271,10 @@ def images_of(examples: Sequence[Example]) -> list[str]:
     return [" ".join(example.images) for example in examples]
 
 
-def text_share(found: Sequence[attribution.Attribution]) -> np.ndarray:
-    """How much of the size of all shares (N,) falls to words; NaN where all are 0."""
-    words = np.array([np.abs(one.pieces).sum() for one in found])
-    regions = np.array([np.abs(one.regions).sum() for one in found])
-    with np.errstate(invalid="ignore"):
-        return np.asarray(words / (words + regions))
-
-
-ENOUGH = 4
-"""Words that may be selected, of a text that is worth showing."""
-
-
-def _worth_showing(worths: Sequence[selected_words.Worth]) -> int:
-    return next((n for n, one in enumerate(worths) if one.candidates.sum() >= ENOUGH), 0)
-
-
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def _tables(result: Told) -> str:
+def tables(result: Told) -> str:
     """Everything as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
     for model in result["models"]:

@@ -25,6 +25,7 @@ from groundling.data.samples import Samples
 from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap
 from groundling.models.kinds import Student
+from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import followed
 from groundling.studies.attention.models.patches import PatchReader
 
@@ -248,11 +249,34 @@ def read_here(passes: Sequence[Pass]) -> None:
         one.merge(gather_object(own) if state.num_processes > 1 else own)
 
 
-def stream(
-    model: Student, samples: Samples, consumers: Sequence[Consumer], batch: int = BATCH
-) -> None:
-    """Run the model once over all samples and tell every map to every consumer, see `Look` and `read_here`."""
-    read_here([Look(model, lambda: samples, consumers, batch)])
+Plan = Callable[[torch.device], Sequence[Pass]]
+"""What makes a command's passes on a device; it can be pickled, as other processes are sent it."""
+
+
+def read_all(passes: Sequence[Pass], plan: Plan, processes: int = 1) -> None:
+    """Do all passes of a command: by this process, by those of torchrun, or by so many that are started here.
+
+    `plan` makes the same passes in these. Raises InputError for torchrun and `processes` at once.
+    """
+    state = PartialState()
+    if processes == 1:
+        read_here(passes)
+        return
+    if state.num_processes > 1:
+        raise InputError("torchrun and --processes both start processes; leave one of them out")
+    parts = [Part(rank, processes) for rank in range(processes)]
+    jobs = [Job(f"part {one.rank + 1}", _share, (plan, state.device.type, one)) for one in parts]
+    shares = run_jobs(jobs, processes, lambda line: None)
+    for number, one in enumerate(passes):
+        one.merge([shares[job.name][number] for job in jobs])
+
+
+def _share(plan: Plan, device: str, part: Part) -> list[Any]:
+    """What one process's share of every pass has said."""
+    passes = plan(PartialState(cpu=device == "cpu").device)
+    for one in passes:
+        one.read(part)
+    return [one.kept() for one in passes]
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------

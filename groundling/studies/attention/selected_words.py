@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,11 @@ from groundling.core.batch import Sample, needed
 from groundling.data.text.keywords import select
 from groundling.data.text.words import spans
 from groundling.studies.attention.attribution import ranks_agree
-from groundling.studies.attention.importance import right_row
+from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told
 from groundling.teachers.clip import ClipTeacher, text_of
+
+ENOUGH = 4
+"""Words that may be selected, of a text that is worth showing."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,55 @@ def agreement(attention: np.ndarray, worth: Worth, most: int) -> np.ndarray:
         ranks = ranks_agree(row[places], worth.scores[places])
         found.append([ranks, shared, many / len(places)])
     return np.array(found)
+
+
+class Reader(NamedTuple):
+    """A model whose attention to words is compared with the teacher's scores."""
+
+    rows: Sequence[Sample]
+    """The texts as it reads them."""
+    looks: Looks
+    """What it looked at in them."""
+
+    def attentions(self, worths: Sequence[Worth]) -> list[np.ndarray]:
+        """Its attention (layers, K) to each word of each text."""
+        looks = self.looks.by_sample.rows
+        return [
+            attention_of_words(looks[place], sample, len(worth.words))
+            for place, (sample, worth) in enumerate(zip(self.rows, worths, strict=True))
+        ]
+
+
+def about(
+    worths: Sequence[Worth], readers: Sequence[Reader], most: int, bootstrap: Bootstrap
+) -> dict[str, Any]:
+    """What `result.json` says: whether attention goes to the `most` words of each text that the teacher selects.
+
+    `bootstrap` over the examples of the texts.
+    """
+    attentions = [reader.attentions(worths) for reader in readers]
+    scores = [
+        np.stack([agreement(*one, most) for one in zip(each, worths, strict=True)])
+        for each in attentions
+    ]
+    difference = None
+    if len(scores) == 2:
+        change = bootstrap.means(scores[1][:, -1, :2] - scores[0][:, -1, :2])
+        difference = {"ranks": told(change[:, 0]), "overlap": told(change[:, 1])}
+    place = next((n for n, one in enumerate(worths) if one.candidates.sum() >= ENOUGH), 0)
+    return {
+        "examples": len(worths),
+        "models": [
+            {
+                "ranks": bootstrap.by_layer(one[..., 0], reader.looks.layers.numbers),
+                "overlap": bootstrap.by_layer(one[..., 1], reader.looks.layers.numbers),
+            }
+            for one, reader in zip(scores, readers, strict=True)
+        ],
+        "overlap_by_chance": told(bootstrap.means(scores[0][:, -1, 2])),
+        "difference": difference,
+        "shown": shown(worths[place], [each[place] for each in attentions]),
+    }
 
 
 def shown(worth: Worth, attentions: Sequence[np.ndarray]) -> dict[str, Any]:

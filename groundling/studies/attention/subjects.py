@@ -39,11 +39,11 @@ from groundling.prediction.description import FILE
 from groundling.prediction.fitted import load
 from groundling.prediction.loaded import such
 from groundling.prediction.scoring import labelled_parts
+from groundling.settings.inputs import Asking, CaptionColumns
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands import ModalityConfig
+from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.passes import OtherLooks, untrained
-from groundling.studies.attention.settings import Attending
 from groundling.tasks import Task
 from groundling.vision_language.single_stream import SingleStream
 
@@ -363,29 +363,55 @@ def reads_pixels(subject: Subject) -> bool:
     return subject.model.reads != "features"
 
 
-def examples_of(config: ModalityConfig, subject: Subject) -> tuple[list[Example], list[str]]:
-    """The examples that the settings name: a task's, those that a fine-tuned model knows, or captions of images.
-
-    Also notes on captions that are read past. Raises InputError if the data is missing or malformed, or an example has
-    no image.
-    """
-    data = Path(config.data)
-    notes: list[str] = []
-    if isinstance(subject, FineTuned) and not config.task:
-        _, parts = labelled_parts(
-            subject.fitted, data, config.split, config.asking, config.label, subject.sight
+def check_labels(subject: Subject, examples: Sequence[Example], data: str) -> None:
+    """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
+    if subject.form is None or None not in [example.label for example in examples]:
+        return
+    if not any(example.gold for example in examples):
+        raise InputError(
+            f"{data}: examples have no labels; pass --no-other-inputs --explained 0, or labelled data"
         )
+
+
+def examples_of(
+    subject: Subject,
+    data: Path,
+    task: str,
+    split: str,
+    *,
+    asking: Asking,
+    label: str,
+    columns: CaptionColumns,
+    photos: str,
+) -> tuple[list[Example], list[str]]:
+    """A `task`'s examples, those that a fine-tuned model knows, or captions of images; and notes on what is read past.
+
+    Args:
+        subject: who reads them.
+        data: the task's folder, a file of one's own for a fine-tuned model, or captions.
+        task: empty: a fine-tuned model's own, or captions.
+        split: empty: the first that has labels.
+        asking: columns of a file of one's own.
+        label: the column of its label.
+        columns: those of a table of captions.
+        photos: the folder of a caption's images, for a model that reads pixels.
+
+    Raises InputError if the data is missing or malformed, or an example has no image.
+    """
+    notes: list[str] = []
+    if isinstance(subject, FineTuned) and not task:
+        _, parts = labelled_parts(subject.fitted, data, split, asking, label, subject.sight)
         examples = next(iter(parts.values()))
-    elif config.task:
-        task = named("tasks", Task, config.task).at(data)
-        examples = task.read(data, config.split or task.dev[0])
+    elif task:
+        found = named("tasks", Task, task).at(data)
+        examples = found.read(data, split or found.dev[0])
     else:
-        told = read_captions(data, (config.split,) if config.split else (), config.columns)
-        examples = _of_captions(told, subject, config.attending.images)
+        told = read_captions(data, (split,) if split else (), columns)
+        examples = _of_captions(told, subject, photos)
         notes = told.notes
     for example in examples:
         if not example.images:
-            raise InputError(f"{config.data}: {example.id} names no image")
+            raise InputError(f"{data}: {example.id} names no image")
     return examples, notes
 
 

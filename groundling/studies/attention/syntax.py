@@ -10,8 +10,8 @@ from __future__ import annotations
 import csv
 import io
 from collections import Counter, defaultdict
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -23,7 +23,6 @@ from groundling.core.batch import Example, Gold, needed
 from groundling.core.errors import InputError
 from groundling.data.regions.paired import Mark
 from groundling.data.text.parses import (
-    PARSERS,
     ROOT,
     Parse,
     Word,
@@ -36,9 +35,16 @@ from groundling.data.text.parses import (
 from groundling.models.attention import AttentionMap, Place
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
-from groundling.runs.run import Run, say_notes
-from groundling.studies.attention.attending import Attended, inputs_of, read_all
-from groundling.studies.attention.commands import SyntaxConfig, check_syntax
+from groundling.runs.run import Run
+from groundling.runs.work import Work
+from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.commands import (
+    GOLD,
+    Attending,
+    CaptionsConfig,
+    SyntaxConfig,
+    parses_of,
+)
 from groundling.studies.attention.dependencies import Scheme, relabelled
 from groundling.studies.attention.grounding import (
     MEASURES,
@@ -50,7 +56,7 @@ from groundling.studies.attention.grounding import (
     State,
 )
 from groundling.studies.attention.leaderboard import Board, halves
-from groundling.studies.attention.passes import Look, Sums
+from groundling.studies.attention.passes import Look, Sums, read_all
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, Caption, captions
 from groundling.tasks.flickr_entities import Phrase as Entity
 
@@ -306,8 +312,6 @@ class Arcs(Grounding):
 
 
 COUNTED = "layers and heads count from 0"
-GOLD = "parses.conllu"
-"""What a rendered world has beside its captions."""
 SHOWN = 20
 """Most captions of one kind that the result names."""
 OUTCOMES = {
@@ -318,153 +322,34 @@ OUTCOMES = {
 """Why a word was not asked, as the result says it."""
 
 
-class Read(NamedTuple):
-    """What a run asks."""
+def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
+    """For every dependency relation, how often each head picks the region of a word's neighbour.
 
-    captions: Sequence[Caption]
-    matched: Matched
-    questions: Questions
-
-
-def syntax(config: SyntaxConfig, out: str | Path) -> dict[str, Any]:
-    """For every dependency relation, how often each head picks the region of a word's neighbour; in `out`.
-
-    Writes `result.json`, all heads of all relations as `relations.csv`, and what spaCy or Stanza said as
-    `parses.conllu`; prints a table, and returns what `result.json` holds. Of several processes each reads its share.
+    Leaves all heads of all relations in the run's folder as `relations.csv`, and what spaCy or Stanza said as
+    `parses.conllu`. Of several processes each reads its share.
 
     Raises:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
             installed, or no relation has enough arcs.
     """
-    check_syntax(config, out)
-    if config.write_captions:
-        return _write_captions(config)
-    source = _file(config)
-    settings = asdict(config)
-    del settings["processes"]  # results do not depend on them
-    inputs = {"data": config.data, "parses": source or "", **inputs_of(config.attending)}
-    run = Run(out, "syntax", settings, inputs, config.attending.cpu)
-    result = run.result
-    if result is None:
-        # A parser is asked once, and what it said is then the file of parses.
-        parsed = replace(config, parses=str(source or _ask_parser(config, run)))
-        read = read_arcs(parsed)
-        asked = (config, read.questions)
-        looks = plan(asked, run.state.device)
-        read_all(looks, plan, asked, config.processes)
-        arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
-        result = _result(config, read, arcs)
-
-        def save(folder: Path) -> None:
-            _write_table(folder, result["relations"])
-
-        run.finish(result, save)
-    say_notes(result["notes"])
-    if run.state.is_main_process:
-        print(_told(result))
-    return result
-
-
-# -- captions and parses -----------------------------------------------------------------------------------------------
-
-
-def _captions(config: SyntaxConfig) -> list[Caption]:
-    return captions(Path(config.data), config.split, unrelated=config.unrelated)
-
-
-def _write_captions(config: SyntaxConfig) -> dict[str, Any]:
-    path = Path(config.write_captions)
-    texts = [caption.text for caption in _captions(config)]
-    write_whole(path, "".join(f"{text}\n" for text in texts))
-    print(f"{path}: {len(texts):,} captions, one a line")
-    return {"captions": len(texts)}
-
-
-def _file(config: SyntaxConfig) -> Path | None:
-    """The file or folder of the parses; None if a parser is to be asked. Raises InputError if it is not there."""
-    path = Path(config.parses)
-    if config.parses == "gold" and not path.exists():
-        path = Path(config.data) / GOLD
-        if not path.exists():
-            raise InputError(
-                f"--parses gold: no {path}; `groundling data tasks` writes one for a rendered world; photographs "
-                "have none"
-            )
-    if path.exists():
-        return path
-    if config.parses.partition(":")[0] in PARSERS:
-        return None
-    raise InputError(
-        f"--parses {config.parses}: no such file or folder; expected one of CoNLL-U, or {', '.join(PARSERS)} or gold"
+    every = captions(Path(config.data), config.split, unrelated=config.unrelated)
+    # A parser is asked once, and what it said is then the file of parses.
+    parses = parses_of(config) or _ask_parser(config.parses, every, run)
+    parsed = matched(every, read_parses(parses), config.labels)
+    _check_parsed(parsed, str(parses), len(every), config.other_images)
+    asked = questions(parsed.parsed, config.other_phrases)
+    make = partial(plan, config.attending, asked, config.other_images)
+    looks = make(run.state.device)
+    read_all(looks, make, config.processes)
+    arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
+    relations, rare = _relations(
+        asked, arcs, config.active, config.attending.seed, config.least_arcs
     )
-
-
-def _ask_parser(config: SyntaxConfig, run: Run) -> Path:
-    """Where the parses of spaCy or Stanza are, once the first process has them."""
-    path = run.folder / GOLD
-    with run.state.main_process_first():
-        if not path.exists():
-            told = _captions(config)
-            write_parses(path, parses_by(config.parses, [caption.text for caption in told]), told)
-    return path
-
-
-def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> None:
-    """The parses of captions as a CoNLL-U file that names them."""
-    lines = []
-    for parse, caption in zip(parses, of, strict=True):
-        if parse.words:  # a sentence without any is none
-            lines += written(replace(parse, id=caption.id))
-    write_whole(path, "".join(f"{line}\n" for line in lines))
-
-
-def read_arcs(config: SyntaxConfig) -> Read:
-    """Captions, their parses from a file or folder, and arcs; raises InputError if no caption has a parse."""
-    told = _captions(config)
-    found = matched(told, read_parses(config.parses), config.labels)
-    if not found.parsed:
-        what = found.unaligned or [f"{config.parses} has no sentence of their words"]
-        raise InputError(f"none of the {len(told):,} captions has a parse; {what[0]}")
-    images = {one.caption.image for one in found.parsed}
-    if config.other_images and len(images) < 2:
-        left_out = f"; {found.elsewhere:,} name other ones" if found.elsewhere else ""
-        raise InputError(
-            f"{config.parses}: its sentences are captions of one image alone, {next(iter(images))}{left_out}; the "
-            "control beside other images needs two (--no-other-images leaves it out)"
-        )
-    return Read(told, found, questions(found.parsed, config.other_phrases))
-
-
-# -- asking ------------------------------------------------------------------------------------------------------------
-
-
-def plan(told: tuple[SyntaxConfig, Questions], device: torch.device) -> list[Look]:
-    """The pass, and the one beside the looks of other images."""
-    config, asked = told
-    attended = Attended(config.attending, device)
-    half_of = asked.halves(config.attending.seed)
-    half = [half_of[one.images[0]] for one in asked.examples]
-    mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
-    looks = []
-    for others in (False, True)[: 1 + config.other_images]:
-        samples = partial(attended.samples, asked.examples, others)
-        arcs = Arcs(asked.phrases, mark, half, asked.relations)
-        looks.append(Look(attended.model, samples, [arcs], config.attending.at_once))
-    return looks
-
-
-def _result(config: SyntaxConfig, read: Read, looks: Sequence[Arcs]) -> dict[str, Any]:
-    relations, rare = _relations(config, read.questions, looks)
     if not relations:
-        most = max(rare, key=lambda name: rare[name], default="")
-        least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
-        matched = read.matched
-        told = counted(len(matched.unaligned), "sentence") + " not aligned with its caption"
-        raise InputError(
-            f"no relation has {config.least_arcs} arcs at a phrase with boxes: {least} ({told}, "
-            f"{len(matched.unparsed)} without a parse); --least-arcs asks for fewer"
-        )
-    counts = _counts(read, looks[0])
+        raise InputError(_too_rare(config.least_arcs, rare, parsed))
+    counts = _counts(len(every), parsed, asked, arcs[0])
+    run.save(lambda folder: _write_table(folder, relations))
+    run.note(*_notes(counts, parsed, relations, config.active))
     return {
         "task": FLICKR30K.name,
         "split": config.split,
@@ -477,19 +362,94 @@ def _result(config: SyntaxConfig, read: Read, looks: Sequence[Arcs]) -> dict[str
         "query": "mean over the other word's pieces",
         "active_above": config.active,
         "counts": counts,
-        "unaligned": read.matched.unaligned[:SHOWN],
-        "unparsed": read.matched.unparsed[:SHOWN],
+        "unaligned": parsed.unaligned[:SHOWN],
+        "unparsed": parsed.unparsed[:SHOWN],
         "relations": relations,
         "rare": rare,
-        "notes": _notes(config, counts, read.matched, relations),
+        "notes": run.notes,
     }
 
 
+# -- captions and parses -----------------------------------------------------------------------------------------------
+
+
+def write_captions(config: CaptionsConfig, work: Work) -> str:
+    """Write the captions to the file `work.out`, one a line; returns how many, in words.
+
+    Raises InputError if the data is missing or malformed, or the file cannot be written.
+    """
+    told = captions(Path(config.data), config.split, unrelated=config.unrelated)
+    write_whole(work.out, "".join(f"{caption.text}\n" for caption in told))
+    return f"{work.out}: {len(told):,} captions, one a line"
+
+
+def _ask_parser(parser: str, of: Sequence[Caption], run: Run) -> Path:
+    """Where the parses of spaCy or Stanza are, once the first process has them."""
+    path = run.folder / GOLD
+    with run.state.main_process_first():
+        if not path.exists():
+            write_parses(path, parses_by(parser, [caption.text for caption in of]), of)
+    return path
+
+
+def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> None:
+    """The parses of captions as a CoNLL-U file that names them."""
+    lines = []
+    for parse, caption in zip(parses, of, strict=True):
+        if parse.words:  # a sentence without any is none
+            lines += written(replace(parse, id=caption.id))
+    write_whole(path, "".join(f"{line}\n" for line in lines))
+
+
+def _check_parsed(found: Matched, parses: str, count: int, other_images: bool) -> None:
+    """Raises InputError if none of `count` captions has a parse, or there is no other image for the control."""
+    if not found.parsed:
+        what = found.unaligned or [f"{parses} has no sentence of their words"]
+        raise InputError(f"none of the {count:,} captions has a parse; {what[0]}")
+    images = {one.caption.image for one in found.parsed}
+    if other_images and len(images) < 2:
+        left_out = f"; {found.elsewhere:,} name other ones" if found.elsewhere else ""
+        raise InputError(
+            f"{parses}: its sentences are captions of one image alone, {next(iter(images))}{left_out}; the "
+            "control beside other images needs two (--no-other-images leaves it out)"
+        )
+
+
+# -- asking ------------------------------------------------------------------------------------------------------------
+
+
+def plan(
+    attending: Attending, asked: Questions, other_images: bool, device: torch.device
+) -> list[Look]:
+    """The pass, and the one beside the looks of other images."""
+    attended = Attended(attending, device)
+    half_of = asked.halves(attending.seed)
+    half = [half_of[one.images[0]] for one in asked.examples]
+    mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
+    looks = []
+    for others in (False, True)[: 1 + other_images]:
+        samples = partial(attended.samples, asked.examples, others)
+        arcs = Arcs(asked.phrases, mark, half, asked.relations)
+        looks.append(Look(attended.model, samples, [arcs], attending.at_once))
+    return looks
+
+
+def _too_rare(least_arcs: int, rare: Mapping[str, int], found: Matched) -> str:
+    """That no relation has arcs enough, as an error says it."""
+    most = max(rare, key=lambda name: rare[name], default="")
+    least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
+    told = counted(len(found.unaligned), "sentence") + " not aligned with its caption"
+    return (
+        f"no relation has {least_arcs} arcs at a phrase with boxes: {least} ({told}, "
+        f"{len(found.unparsed)} without a parse); --least-arcs asks for fewer"
+    )
+
+
 def _relations(
-    config: SyntaxConfig, asked: Questions, looks: Sequence[Arcs]
+    asked: Questions, looks: Sequence[Arcs], active: float, seed: int, least_arcs: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """What is told of every relation that has enough arcs, and how many the others have."""
-    half_of = asked.halves(config.attending.seed)
+    half_of = asked.halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     relation = np.concatenate([np.array(own) for own in asked.relations])
     images = [
@@ -503,14 +463,12 @@ def _relations(
         own = relation == place
         hits = found[place]
         arcs = int((hits.facts.state == State.ASKED).sum())
-        if arcs < config.least_arcs:
+        if arcs < least_arcs:
             rare[f"{name}, phrase is {end}"] = arcs
             continue
         kinds: list[tuple[str, ...]] = [()] * int(own.sum())
         null = others[0][place] if others else None
-        board = Board(
-            hits, image[own], half[own], kinds, config.active, config.attending.seed, null
-        )
+        board = Board(hits, image[own], half[own], kinds, active, seed, null)
         row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
         told.append({**row, "arcs": arcs, **_without(board.report())})
     return told, rare
@@ -531,13 +489,12 @@ def _without(report: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _counts(read: Read, look: Arcs) -> dict[str, int]:
+def _counts(captions: int, matched: Matched, asked: Questions, look: Arcs) -> dict[str, int]:
     facts = look.result().facts
     states = Counter(facts.state.tolist())
-    matched = read.matched
-    told = read.questions.told
+    told = asked.told
     return {
-        "captions": len(read.captions),
+        "captions": captions,
         "parsed": len(matched.parsed),
         "unparsed": len(matched.unparsed),
         "unaligned_sentences": len(matched.unaligned),
@@ -565,10 +522,7 @@ TOLD_OF = {
 
 
 def _notes(
-    config: SyntaxConfig,
-    counts: dict[str, int],
-    matched: Matched,
-    relations: Sequence[dict[str, Any]],
+    counts: dict[str, int], matched: Matched, relations: Sequence[dict[str, Any]], active: float
 ) -> list[str]:
     notes = [
         f"{counted(counts[name], noun)} {why}"
@@ -589,7 +543,7 @@ def _notes(
         notes.append(POINTING)
     if not any(one["active_heads"] for one in relations):
         notes.append(
-            f"no head sends more than {config.active:.0%} of its attention from any relation's words to regions; "
+            f"no head sends more than {active:.0%} of its attention from any relation's words to regions; "
             "--active 0 takes all heads"
         )
     return notes
@@ -610,7 +564,7 @@ def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
     write_whole(folder / "relations.csv", text.getvalue())
 
 
-def _told(result: dict[str, Any]) -> str:
+def told(result: dict[str, Any]) -> str:
     """The result for people: the paper's relations, then all others."""
     counts = result["counts"]
     lines = [

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -83,12 +84,33 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
         )
 
 
+def reads_wordnet(config: ShiftConfig) -> bool:
+    """Whether WordNet tells lemmas, and synonyms."""
+    return config.kind == "em" or bool(config.wordnet)
+
+
+def shift_inputs(config: ShiftConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.studies.clip_td.wordnet import wordnet_folder
+    from groundling.tasks.vcr import ANSWER
+
+    return {
+        "data": ANSWER.file(Path(config.data), config.split),
+        "attack": config.attack,
+        "attack rationale": config.attack_rationale,
+        "losses": config.losses,
+        "predictions": config.predictions,
+        "wordnet": wordnet_folder(config.wordnet) if reads_wordnet(config) else "",
+    }
+
+
 DATA_SHIFT = Command(
     "data shift",
     "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
     "groundling.studies.clip_td.shift:shift",
     {"_own": ShiftConfig()},
     rules="groundling.studies.clip_td.commands:check_data_shift",
+    leaves=RunFolder(shift_inputs),
 )
 
 
@@ -104,8 +126,11 @@ class EnsembleConfig(Settings):
     """Folder with the task's official files."""
 
 
-def check_ensemble(config: EnsembleConfig, out: str | Path) -> None:
-    """Raises InputError without runs, a task or data, and for a task that there is not."""
+def ensemble_inputs(config: EnsembleConfig) -> Inputs:
+    """What tells runs apart beside their settings; raises InputError for runs that cannot be averaged."""
+    from groundling.studies.clip_td.ensemble import inputs
+
+    return inputs(config)
 
 
 ENSEMBLE = Command(
@@ -114,7 +139,7 @@ ENSEMBLE = Command(
     "groundling.studies.clip_td.ensemble:ensemble",
     {"_own": EnsembleConfig()},
     positional=("--runs",),
-    rules="groundling.studies.clip_td.commands:check_ensemble",
+    leaves=RunFolder(ensemble_inputs),
 )
 
 
@@ -144,12 +169,20 @@ def check_vcr(config: VcrConfig, out: str | Path) -> None:
         )
 
 
+def vcr_inputs(config: VcrConfig) -> Inputs:
+    """What tells runs apart beside their settings; raises InputError for runs that do not go together."""
+    from groundling.studies.clip_td.vcr import inputs
+
+    return inputs(config)
+
+
 VCR = Command(
     "vcr",
     "VCR's joint score and server file, from runs on its answers and on its rationales",
     "groundling.studies.clip_td.vcr:vcr",
     {"_own": VcrConfig()},
     rules="groundling.studies.clip_td.commands:check_vcr",
+    leaves=RunFolder(vcr_inputs),
 )
 
 
@@ -204,12 +237,26 @@ def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
         raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
 
 
+def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+
+    return {
+        "model": config.model,
+        "data": config.data,
+        "images": config.images,
+        **manifests(config.regions),
+        **{f"also {other}": other.partition("=")[2] for other in config.also},
+    }
+
+
 ZERO_SHOT = Command(
     "zero-shot",
     "what a CLIP, or a pre-trained model's match head, answers without training on a task",
     "groundling.studies.clip_td.zero_shot:zero_shot",
     {"_own": ZeroShotConfig()},
     rules="groundling.studies.clip_td.commands:check_zero_shot",
+    leaves=RunFolder(zero_shot_inputs),
 )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from groundling.core.forms import Answer, Choose, Classify, Form, Regress
 from groundling.prediction.predictions import FILE, Said, probabilities, read_predictions, told_of
 from groundling.runs.folder import disk_errors, finished, write_json
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands import EnsembleConfig, check_ensemble
+from groundling.studies.clip_td.commands import EnsembleConfig
 from groundling.tasks import Task
 from groundling.tasks.partitions import name_of
 from groundling.training.evaluation import MANY, Scores, most_likely, write_answers
@@ -26,8 +25,8 @@ LEAST = 1e-12
 """A probability below this is written as this one, for a logarithm."""
 
 
-def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
-    """Average the runs' softmax probabilities on every split that all of them predicted; scores in `out/result.json`.
+def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
+    """Average the runs' softmax probabilities on every split that all of them predicted; scores in `result.json`.
 
     Outputs are written as logarithms of the averages, so that a softmax of them gives the averages again.
 
@@ -35,22 +34,8 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         InputError: Fewer than two members, members of other tasks or examples, or a task whose answers have no
             probabilities.
     """
-    check_ensemble(config, out)
     folder = Path(config.data)
-    task = named("tasks", Task, config.task).at(folder)
-    if not isinstance(task.form, Classify | Answer | Regress):
-        raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
-    members = [member for run in config.runs for member in members_of(run, config.task)]
-    if len(members) < 2:
-        raise InputError(f"ensemble: {len(members)} finished seeds in --runs, expected at least 2")
-    splits = _splits(task, members)
-    inputs: dict[str, str | Path] = {"data": folder}
-    for number, member in enumerate(members):
-        for split in splits:
-            inputs[f"{number} {split}"] = member / FILE.format(split)
-    run = Run(out, "ensemble", asdict(config), inputs)
-    if run.result is not None:
-        return run.result
+    task, members, splits = _averaged(config)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -69,7 +54,28 @@ def ensemble(config: EnsembleConfig, out: str | Path) -> dict[str, Any]:
         done["trained_on"] = learned
         result["trained_on"] = learned
     write_json(place / "result.json", done)
-    return run.finish(result)
+    return result
+
+
+def inputs(config: EnsembleConfig) -> dict[str, str | Path]:
+    """What is averaged: the data, and every member's predictions; raises InputError as `ensemble`."""
+    _, members, splits = _averaged(config)
+    found: dict[str, str | Path] = {"data": config.data}
+    for number, member in enumerate(members):
+        for split in splits:
+            found[f"{number} {split}"] = member / FILE.format(split)
+    return found
+
+
+def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
+    """The task, the members' folders, and the splits that all of them predicted."""
+    task = named("tasks", Task, config.task).at(Path(config.data))
+    if not isinstance(task.form, Classify | Answer | Regress):
+        raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
+    members = [member for run in config.runs for member in members_of(run, config.task)]
+    if len(members) < 2:
+        raise InputError(f"ensemble: {len(members)} finished seeds in --runs, expected at least 2")
+    return task, members, _splits(task, members)
 
 
 def _learned(member: Path, split: str) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.runs.folder import disk_errors, json_text, write_whole
 from groundling.tasks.vcr import ANSWER, Item, Token, items
 

@@ -25,7 +25,7 @@ import torch
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError, refuse
 from groundling.data.samples import TextSamples
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.models.saved_heads import load_head
 from groundling.models.text import TextEncoder
 from groundling.objectives.supervised import Supervised

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.prediction.predictions import told_of
-from groundling.runs.run import Run, say_notes
-from groundling.studies.clip_td.commands import ShiftConfig, check_data_shift
+from groundling.runs.progress import say_notes
+from groundling.runs.run import Run
+from groundling.studies.clip_td.commands import ShiftConfig, reads_wordnet
 from groundling.studies.clip_td.implicit import groups, read_scores, text_only_run
 from groundling.studies.clip_td.lines import (
     Line,
@@ -36,8 +36,8 @@ UNEDITED = "unedited"
 """Folder of the same items as they were: what an edited score is compared with."""
 
 
-def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
-    """Write a shifted split to the folder `out`, in the official format, and what was done to it.
+def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
+    """Write a shifted split to the run's folder, in the official format, and what was done to it.
 
     `SPLIT.jsonl` beside links to training data and images, `edits.jsonl`, `unedited/SPLIT.jsonl` where items were left
     out, `losses.jsonl` of an attack, and `result.json` with counts and overlaps before and after. Labels, ids and the
@@ -46,13 +46,9 @@ def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
     Raises:
         InputError: Settings do not fit the kind, a file cannot be read, or no item is left.
     """
-    check_data_shift(config, out)
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
-    wordnet = None
-    if config.kind == "em" or config.wordnet:
-        wordnet = WordNet(wordnet_folder(config.wordnet))
-    run = Run(out, "data shift", asdict(config), _inputs(config, wordnet), config.cpu)
+    wordnet = WordNet(wordnet_folder(config.wordnet)) if reads_wordnet(config) else None
     lemma: Lemma = str.lower if wordnet is None else wordnet.lemma
     result: dict[str, Any] = {"kind": config.kind, "split": config.split}
     result["lemmas"] = "none, forms in lower case"
@@ -79,18 +75,7 @@ def shift(config: ShiftConfig, out: str | Path) -> dict[str, Any]:
     if len(made.lines) < len(lines):
         result["before, of the items written"] = measured(made.before, lemma)
     result["after"] = measured(made.lines, lemma)
-    return run.finish(result)
-
-
-def _inputs(config: ShiftConfig, wordnet: WordNet | None) -> dict[str, str | Path]:
-    return {
-        "data": ANSWER.file(Path(config.data), config.split),
-        "attack": config.attack,
-        "attack rationale": config.attack_rationale,
-        "losses": config.losses,
-        "predictions": config.predictions,
-        "wordnet": "" if wordnet is None else wordnet.folder,
-    }
+    return result
 
 
 def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet | None) -> Shifted:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -12,11 +12,11 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import read_json_lines
+from groundling.data.tables import read_json_lines
 from groundling.prediction.agreement import Agreement
 from groundling.runs.folder import RESULT, finished, write_whole
 from groundling.runs.run import Run
-from groundling.studies.clip_td.commands import VcrConfig, check_vcr
+from groundling.studies.clip_td.commands import VcrConfig
 from groundling.tasks import Task
 from groundling.tasks.vcr import (
     ANSWER,
@@ -31,25 +31,19 @@ from groundling.tasks.vcr import (
 )
 
 
-def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
-    """Q->A, QA->R and Q->AR, 0..1, of each seed that both runs have, and medians, written to `out/result.json`.
+def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
+    """Q->A, QA->R and Q->AR, 0..1, of each seed that both runs have, and medians, written to `result.json`.
 
-    Of a split without labels the server's csv is written instead, `out/SPLIT-seed-N.csv`.
+    Of a split without labels the server's csv is written instead, `SPLIT-seed-N.csv`.
 
     Raises:
         InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
     """
-    check_vcr(config, out)
     folder = Path(config.data)
     split = config.split
     asked = items(folder, split)
     answer_files, rationale_files = _files_of_both(config, split)
     seeds = sorted(answer_files.keys() & rationale_files.keys())
-    inputs: dict[str, str | Path] = {"data": ANSWER.file(folder, split)}
-    for seed in seeds:
-        inputs[f"a {seed}"] = answer_files[seed]
-        inputs[f"r {seed}"] = rationale_files[seed]
-    run = Run(out, "vcr", asdict(config), inputs)
     result: dict[str, Any] = {
         "split": split,
         "items": len(asked),
@@ -74,7 +68,16 @@ def vcr(config: VcrConfig, out: str | Path) -> dict[str, Any]:
         scores = _joint_scores(predicted, asked)
         result["scores"] = scores
         result["median"] = {name: median(values) for name, values in scores.items()}
-    return run.finish(result)
+    return result
+
+
+def inputs(config: VcrConfig) -> dict[str, str | Path]:
+    """What is scored: the data, and the predictions of every seed of both; raises InputError as `vcr`."""
+    answers, rationales = _files_of_both(config, config.split)
+    found: dict[str, str | Path] = {"data": ANSWER.file(Path(config.data), config.split)}
+    for seed in sorted(answers.keys() & rationales.keys()):
+        found |= {f"a {seed}": answers[seed], f"r {seed}": rationales[seed]}
+    return found
 
 
 @dataclass(frozen=True)

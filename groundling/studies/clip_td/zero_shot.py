@@ -20,7 +20,7 @@ from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.metrics import collapsed
 from groundling.data.clusters import Clusters, kmeans_1d
-from groundling.data.regions.inputs import UNTIED, RegionInputs, manifests
+from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.samples import rows_of, thinned
 from groundling.prediction.matching import (
     BATCH,
@@ -33,9 +33,10 @@ from groundling.prediction.matching import (
 )
 from groundling.prediction.predictions import told_of
 from groundling.runs.folder import disk_errors, write_json
-from groundling.runs.run import Run, say_notes
+from groundling.runs.progress import say_notes
+from groundling.runs.run import Run
 from groundling.settings.inputs import RegionInput
-from groundling.studies.clip_td.commands import ZeroShotConfig, check_zero_shot
+from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
 from groundling.training.evaluation import Scores, most_likely, write_answers
@@ -52,8 +53,8 @@ USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "ans
 """Settings that only one kind of task reads."""
 
 
-def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
-    """Answer a task's splits as `finetune` would after training; scores in `out/result.json`, answers in `out/seed-0`.
+def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
+    """Answer a task's splits as `finetune` would after training; scores in `result.json`, answers in `seed-0`.
 
     Choices by the best match, SNLI-VE's classes by exact k-means of the matches, answers by prompts. Of several
     processes each answers everything.
@@ -62,16 +63,12 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
         InputError: Settings do not fit the task, an image is missing, the model has no head for it, or too few
             similarities differ to make clusters of.
     """
-    check_zero_shot(config, out)
     folder = Path(config.data)
     task = named("tasks", Task, config.task).at(folder)
     kind = _kind(task)
     _check(config, task, kind)
     task = with_others(task, config.also)
     inputs = _looks_at(config, task)  # a mistake in --regions is told before any data is read
-    run = Run(out, "zero-shot", asdict(config), _inputs(config), config.cpu)
-    if run.result is not None:
-        return run.result
     work = _Answering(config, task, kind, run, inputs)
     place = run.folder / SEED
     with disk_errors(place):
@@ -88,7 +85,7 @@ def zero_shot(config: ZeroShotConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         write_json(place / "result.json", done)
     result = {"task": task.name, "version": task.version, "model": config.model, "scores": scores}
-    return run.finish(result | work.told)
+    return result | work.told
 
 
 def _kind(task: Task) -> Kind:
@@ -149,16 +146,6 @@ def _looks_at(config: ZeroShotConfig, task: Task) -> RegionInputs | None:
 def _read(config: ZeroShotConfig, task: Task) -> list[str]:
     """Splits that are read: those that are answered, and the one that clusters are of."""
     return [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
-
-
-def _inputs(config: ZeroShotConfig) -> dict[str, str | Path]:
-    return {
-        "model": config.model,
-        "data": config.data,
-        "images": config.images,
-        **manifests(config.regions),
-        **{f"also {other}": other.partition("=")[2] for other in config.also},
-    }
 
 
 def _scored(answers: Scores, task: Task, split: str, config: ZeroShotConfig) -> dict[str, float]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,26 +41,21 @@ class Asked(NamedTuple):
     """Per fact, a number for each of its options (options,)."""
 
 
-def ask(config: AskConfig, out: str | Path) -> dict[str, Any]:
-    """Probe an encoder; writes `out/result.json` (returned) and, by mode, `predictions_MODE.jsonl` of its scores.
+def ask(config: AskConfig, run: Run) -> dict[str, Any]:
+    """Probe an encoder; writes `result.json` (returned) and, by mode, `predictions_MODE.jsonl` of its scores.
 
     There `prediction` and `label` number the fact's options; the label is the first of the most frequent answers.
     Raises InputError for a missing setting, a mode that does not exist or that the model cannot do, and bad data.
     """
     if not config.modes or not set(config.modes) <= MODES.keys():
         raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
-    facts, left_out, beside = open_visual_facts(config.data)
-    inputs: dict[str, str | Path] = {"model": config.model, "data": config.data}
-    inputs |= {f"data:{path.name}": path for path in beside}
-    run = Run(out, "ask", asdict(config), inputs)
-    if run.result is not None:
-        return run.result
+    facts, left_out, _ = open_visual_facts(config.data)
     result: dict[str, Any] = {"facts": len(facts), "left_out": left_out}
     for mode in config.modes:
         asked = MODES[mode](config, facts)
         _predictions(facts, asked.outputs).write(run.folder / f"predictions_{mode}.jsonl")
         result[mode] = asked.result
-    return run.finish(result)
+    return result
 
 
 def _untrained(

@@ -12,7 +12,7 @@ import yaml
 from scipy.stats import kendalltau
 
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import lines_of, read_json_lines, read_text
+from groundling.data.tables import lines_of, read_json_lines, read_text
 
 COLOURS = (
     *("black", "blue", "brown", "gray", "green", "orange"),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from groundling.command import Command
+from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
 
 
@@ -31,11 +32,21 @@ class AskConfig(Settings):
     """Pieces per sentence; a longer one is an error."""
 
 
+def ask_inputs(config: AskConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.studies.knowledge.visual_facts import open_visual_facts
+
+    beside = open_visual_facts(config.data).beside
+    own = {f"data:{path.name}": path for path in beside}
+    return {"model": config.model, "data": config.data, **own}
+
+
 ASK = Command(
     "ask",
     "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
     "groundling.studies.knowledge.ask:ask",
     {"_own": AskConfig()},
+    leaves=RunFolder(ask_inputs),
 )
 
 
@@ -66,12 +77,19 @@ alone (Salazar et al. 2020)."""
     """Stay on the CPU even where there is an accelerator."""
 
 
+def pairs_inputs(config: PairsConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"model": config.model, "data": config.data, "other": config.other}
+
+
 PAIRS = Command(
     "pairs",
     "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
     "groundling.studies.knowledge.pairs:pairs",
     {"_own": PairsConfig()},
     speaks=True,
+    leaves=RunFolder(pairs_inputs),
+    shows="groundling.studies.knowledge.pairs:told",
 )
 
 
@@ -101,12 +119,22 @@ needs it."""
     """Stay on the CPU even where there is an accelerator."""
 
 
+def winoground_inputs(config: WinogroundConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    from groundling.data.regions.inputs import manifests
+
+    given = {"model": config.model, "data": config.data, "images": config.images}
+    return {**given, "other": config.other, **manifests(config.regions)}
+
+
 WINOGROUND = Command(
     "winoground",
     "does a model tell images and captions of the same words apart?",
     "groundling.studies.knowledge.winoground:winoground",
     {"_own": WinogroundConfig()},
     speaks=True,
+    leaves=RunFolder(winoground_inputs),
+    shows="groundling.studies.knowledge.winoground:told",
 )
 
 

@@ -7,10 +7,9 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from groundling.check.places import Match, Place
-from groundling.check.report import Report
+from groundling.check.places import Layout, Match, Place, Report
 from groundling.data.captions.files import header_of
-from groundling.data.tables.tables import TABLES, separator_note
+from groundling.data.tables import TABLES, separator_note
 from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 
@@ -103,3 +102,14 @@ def _kind(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
     """What a file is by the fields of its first line, empty if nothing that is known."""
     fields = header_of(path)
     return next((name for name, needed in kinds.items() if set(needed) <= set(fields)), "")
+
+
+LAYOUTS = (
+    Layout(
+        "minimal pairs",
+        "BLiMP, EWoK, BabyLM's supplement: *.jsonl; your own *.csv, *.tsv, *.jsonl with good and bad",
+        minimal_pairs,
+    ),
+    Layout("visual facts", "CoDa, also raw, Memory Colors, ViComTe: *.jsonl", visual_facts),
+)
+"""What `groundling data check` finds here."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import TABLES, columns_of, read_csv, read_json_lines, read_tsv
+from groundling.data.tables import TABLES, columns_of, read_csv, read_json_lines, read_tsv
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020), and of the supplement of the BabyLM challenge, which has no others."""

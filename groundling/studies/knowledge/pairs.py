@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from accelerate import PartialState
 
 from groundling.core.errors import InputError
 from groundling.data.samples import thinned
 from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
+from groundling.runs.progress import say_notes
 from groundling.runs.report import table
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.likelihood import LanguageModel
 from groundling.studies.knowledge.minimal_pairs import MinimalPair, read_minimal_pairs
@@ -40,18 +39,13 @@ ITEMS = "items.jsonl"
 """File of every item's scores."""
 
 
-def pairs(config: PairsConfig, out: str | Path) -> dict[str, Any]:
-    """Score minimal pairs; writes `out/result.json` (returned), `out/items.jsonl`, and answers that `verdict` reads.
+def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
+    """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, and answers that `verdict` reads.
 
     Raises:
         InputError: A setting or the data is wrong, the model has no head for it, or texts are too long for it.
     """
     items = _few(read_minimal_pairs(config.data), config.most_pairs)
-    inputs = {"model": config.model, "data": config.data, "other": config.other}
-    run = Run(out, "pairs", asdict(config), inputs, config.cpu)
-    if run.result is not None:
-        _say(run.result)
-        return run.result
     sources = [config.model, *([config.other] if config.other else [])]
     found = [_scored(config, source, items, run.state.device) for source in sources]
     told, scores = zip(*found, strict=True)
@@ -68,8 +62,6 @@ def pairs(config: PairsConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         _write_items(run.folder / ITEMS, items, scored, rules)
         _write_answers(run.folder, config, items, scored, rules)
-    result = run.finish(result)
-    _say(result)
     return result
 
 
@@ -217,10 +209,8 @@ def _write_answers(
     write_json(place / "result.json", done | {"splits": [SPLIT], "scores": {SPLIT: metrics}})
 
 
-def _say(result: Mapping[str, Any]) -> None:
-    """Print what was found, in points; single paradigms only where nothing sums them up."""
-    if not PartialState().is_main_process:
-        return
+def told(result: Mapping[str, Any]) -> str:
+    """What was found, in points; single paradigms only where nothing sums them up."""
     rows = []
     for level, groups in result["scores"].items():
         if level == "paradigm" and "phenomenon" in result["scores"]:
@@ -233,8 +223,8 @@ def _say(result: Mapping[str, Any]) -> None:
                 row |= {"other": _cell(result["other"]["scores"][level][name], "accuracy")}
                 row |= {"other - model": _cell(result["difference"][level][name], "accuracy", "+")}
             rows.append(row)
-    print(table(rows))
-    print(f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out")
+    counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
+    return f"{table(rows)}\n{counts}"
 
 
 def _cell(found: Mapping[str, Any], rule: str, sign: str = "") -> str:

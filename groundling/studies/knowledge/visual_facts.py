@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.studies.knowledge.coda import COLOURS, beside, is_raw, read_coda
 
 MASK = "[MASK]"

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from accelerate import PartialState
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.regions.inputs import RegionInputs, manifests
+from groundling.data.images import stem
+from groundling.data.regions.inputs import RegionInputs
+from groundling.data.tables import read_json_lines
 from groundling.data.tables.image_files import stem
 from groundling.data.tables.tables import read_json_lines
 from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
+from groundling.runs.progress import say_notes
 from groundling.runs.report import table
-from groundling.runs.run import Run, say_notes
+from groundling.runs.run import Run
 from groundling.settings.inputs import RegionInput
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
@@ -79,18 +81,14 @@ def read_winoground(path: str | Path) -> list[Winoground]:
     return list(examples.values())
 
 
-def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
-    """Score every image with both captions; writes `out/result.json` (returned) and `out/items.jsonl`.
+def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
+    """Score every image with both captions; writes `result.json` (returned) and `items.jsonl`.
 
     Raises:
         InputError: A setting or the data is wrong, an image is missing, or the model has no head for it.
     """
     examples = read_winoground(config.data)
     sources = [config.model, *([config.other] if config.other else [])]
-    run = Run(out, "winoground", asdict(config), _inputs(config), config.cpu)
-    if run.result is not None:
-        _say(run.result)
-        return run.result
     kept = run.folder / "features"
     found = [_found(config, source, examples, run.state.device, kept) for source in sources]
     worth = np.concatenate([of_model.worth for of_model in found], 1)
@@ -113,14 +111,7 @@ def winoground(config: WinogroundConfig, out: str | Path) -> dict[str, Any]:
     if run.state.is_main_process:
         _write_items(run.folder / "items.jsonl", examples, found)
         shutil.rmtree(kept, ignore_errors=True)
-    result = run.finish(result)
-    _say(result)
     return result
-
-
-def _inputs(config: WinogroundConfig) -> dict[str, str | Path]:
-    given = {"model": config.model, "data": config.data, "images": config.images}
-    return {**given, "other": config.other, **manifests(config.regions)}
 
 
 class _Found(NamedTuple):
@@ -204,10 +195,8 @@ def _item(found: _Found, number: int) -> dict[str, Any]:
     return {"scores": scores, **{rule.name: bool(value) for rule, value in holds}}
 
 
-def _say(result: dict[str, Any]) -> None:
-    """Print what was found, in points."""
-    if not PartialState().is_main_process:
-        return
+def told(result: dict[str, Any]) -> str:
+    """What was found, in points."""
     rows = [{"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND}]
     rows += [_row(name, found) for name, found in result["scores"].items()]
     if "other" in result:
@@ -215,7 +204,7 @@ def _say(result: dict[str, Any]) -> None:
         rows += [
             _row(f"{name}: other - model", one, "+") for name, one in result["difference"].items()
         ]
-    print(table(rows))
+    return table(rows)
 
 
 def _row(name: str, found: dict[str, Any], sign: str = "") -> dict[str, str]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Nothing
 from groundling.settings.fields import Settings, needed
 
 
@@ -24,6 +25,7 @@ INFO = Command(
     "parameter counts of a preset or a model folder",
     "groundling.studies.papers.info:info",
     {"_own": InfoConfig()},
+    leaves=Nothing(),
     positional=("--name",),
     out=False,
     speaks=True,

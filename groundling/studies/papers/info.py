@@ -1,15 +1,128 @@
-"""Parameter counts of a preset or a model folder."""
+"""Parameter counts of published models by name, or of a model folder.
+
+Presets are built from configurations on the meta device, without weights.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
+import torch
+from torch import nn
+from transformers import (
+    AutoModel,
+    BertConfig,
+    BertModel,
+    CLIPConfig,
+    CLIPModel,
+    ElectraConfig,
+    ElectraModel,
+)
+
+from groundling.core.errors import InputError, nearest
+from groundling.models.clip import ClipText, clip_text
+from groundling.models.crossmodal import LAYERS, cross_layers
+from groundling.models.heads import LMHead
+from groundling.models.loading import load_config
 from groundling.runs.folder import json_text
+from groundling.runs.work import Work
 from groundling.studies.papers.commands import InfoConfig
-from groundling.studies.papers.presets import describe
+from groundling.vision_language.loading import load_student
+from groundling.vision_language.single_stream import JOIN
+from groundling.vision_language.uniter import UniterJoin
+from groundling.vision_language.visualbert import VisualBertJoin
+from groundling.vision_language.vlbert import VLBertJoin
+
+LARGE: dict[str, Any] = {
+    "hidden_size": 1024,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 16,
+    "intermediate_size": 4096,
+}
 
 
-def info(config: InfoConfig) -> dict[str, Any]:
+def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:
+    text = encoder()
+    clip: ClipText = clip_text(CLIPModel(CLIPConfig()))  # ViT-B/32, HF's default
+    return {"text": text, "clip": clip, "cross": cross_layers(text.config, clip, 2)}
+
+
+def _electra(**sizes: Any) -> ElectraModel:
+    return ElectraModel(ElectraConfig(**sizes))
+
+
+def _visualbert(**sizes: Any) -> dict[str, nn.Module]:
+    bert = BertModel(BertConfig(**sizes))
+    return {"bert": bert, "join": VisualBertJoin(bert)}
+
+
+def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
+    """VL-BERT in pre-training on pre-computed features and texts: it has no pooler."""
+    bert = BertModel(BertConfig(type_vocab_size=3, **sizes), add_pooling_layer=False)
+    width = bert.config.hidden_size
+    words = bert.config.vocab_size
+    regions = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1601))
+    return {
+        "bert": bert,
+        "join": VLBertJoin(bert),
+        "word head": LMHead(width, (words, width)),
+        "region head": regions,
+    }
+
+
+def _uniter(**sizes: Any) -> dict[str, nn.Module]:
+    bert = BertModel(BertConfig(vocab_size=28996, **sizes))  # cased
+    return {"bert": bert, "join": UniterJoin(bert)}
+
+
+PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {
+    "xdbert-bert-base": lambda: _xdbert(lambda: BertModel(BertConfig())),
+    "xdbert-electra-base": lambda: _xdbert(
+        lambda: _electra(
+            embedding_size=768, hidden_size=768, num_attention_heads=12, intermediate_size=3072
+        )
+    ),
+    "xdbert-electra-large": lambda: _xdbert(lambda: _electra(embedding_size=1024, **LARGE)),
+    "visualbert-base": _visualbert,
+    "visualbert-large": lambda: _visualbert(**LARGE),
+    "vlbert-base": _vlbert,
+    "vlbert-large": lambda: _vlbert(**LARGE),
+    "uniter-base": _uniter,
+    "uniter-large": lambda: _uniter(**LARGE),
+}
+"""Each preset's components; their parameters add up to the published total (XDBERT Table 6), or the released code's.
+
+VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with its pre-training heads.
+"""
+
+
+def describe(name: str) -> dict[str, Any]:
+    """`{"name", "total", "components"}` of a preset or a model folder, in parameters; raises InputError for others."""
+    parts = _parts(name)
+    counts = {
+        part: sum(parameter.numel() for parameter in module.parameters())
+        for part, module in parts.items()
+    }
+    return {"name": name, "total": sum(counts.values()), "components": counts}
+
+
+def _parts(name: str) -> dict[str, nn.Module]:
+    folder = Path(name)
+    if (folder / LAYERS).exists() or (folder / JOIN).exists():
+        return dict(load_student(name).named_children())
+    with torch.device("meta"):
+        if name in PRESETS:
+            return PRESETS[name]()
+        if folder.is_dir():
+            return dict(AutoModel.from_config(load_config(name)).named_children())
+    raise InputError(
+        f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}{nearest(name, PRESETS)}"
+    )
+
+
+def info(config: InfoConfig, work: Work) -> dict[str, Any]:
     """Print the model's parts and their parameters, or one JSON object; returns what it printed."""
     described = describe(config.name)
     if config.json:

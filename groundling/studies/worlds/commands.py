@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -66,6 +68,7 @@ DATA_WORLD = Command(
     "groundling.studies.worlds.render:render_world",
     {"_own": WorldConfig()},
     speaks=True,
+    leaves=Written(),
 )
 
 
@@ -87,6 +90,7 @@ DATA_TASKS = Command(
     "groundling.studies.worlds.render:render_tasks",
     {"_own": TasksConfig(), "world": WorldConfig()},
     speaks=True,
+    leaves=Written(),
 )
 
 
@@ -114,11 +118,17 @@ PROBING = TrainConfig(steps=1000, lr=5e-4, warmup=0.1, weight_decay=0.0, log_eve
 """Fine-tuning on a world's questions: at 250 steps the odd one out was in mid-rise, and moved by .18 with the seed."""
 
 
+def probe_inputs(config: ProbeConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"model": config.model, "data": Path(config.data) / "probes"}
+
+
 PROBE = Command(
     "probe",
     "ask an encoder what it knows of a rendered world's nouns",
     "groundling.studies.worlds.probe:probe",
     {"_own": ProbeConfig(), "_train": PROBING},
+    leaves=RunFolder(probe_inputs),
 )
 
 
@@ -143,6 +153,7 @@ QUICKSTART = Command(
     "groundling.studies.worlds.quickstart:quickstart",
     {"_own": QuickstartConfig()},
     speaks=True,
+    leaves=RunFolder(free=("processes",), grows=True),
 )
 
 

@@ -8,7 +8,7 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from groundling.core.keyed import seed_of
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.runs.folder import whole_folder
 
 SPECIAL = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")

@@ -15,7 +15,7 @@ import torch
 from groundling.core.batch import Example, collate, needed
 from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples
-from groundling.data.tables.tables import columns_of, read_tsv
+from groundling.data.tables import columns_of, read_tsv
 from groundling.data.text.words import spans
 from groundling.models.kinds import Student
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from math import log
 from pathlib import Path
 from statistics import mean, stdev
@@ -38,32 +38,25 @@ Splits = Mapping[str, Sequence[Example]]
 """A question's examples by split."""
 
 
-def probe(config: ProbeConfig, training: TrainConfig, out: str | Path) -> dict[str, Any]:
-    """Accuracy by probe on dev and test nouns, written to `out/result.json`; the encoder itself stays as it is.
+def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
+    """Accuracy by probe on dev and test nouns, written to `result.json`; the encoder itself stays as it is.
 
     Linear probes and the readout are fixed by the encoder's states. A question is fine-tuned on `config.seeds` times:
     its accuracies are means over the seeds that learned anything, and None if none did. Raises InputError if the
     folder holds nothing to ask, or something that cannot be asked.
     """
-    if config.seeds < 1:
-        raise InputError(f"--seeds {config.seeds}: expected 1 or more")
     world = Path(config.data)
     tasks, rows = _asked(config, world)
     # Everything is read before anything is trained: a mistake in the last file is told at once.
     examples = {task.name: {split: task.read(world, split) for split in SPLITS} for task in tasks}
     for task in tasks:
         _check_batch(len(examples[task.name][task.train]), task.file(world, task.train), training)
-    settings = {**asdict(config), "train": asdict(training)}
-    inputs: dict[str, str | Path] = {"model": config.model, "data": world / "probes"}
-    run = Run(out, "probe", settings, inputs, training.cpu)
-    if run.result is not None:
-        return run.result
     result: dict[str, Any] = {}
     if rows:
         result |= _read(config, rows, examples.get(ODD.name), world)
     for task in tasks:
         result[task.name] = _tuned(task, examples[task.name], config, training, run)
-    return run.finish(result)
+    return result
 
 
 def _check_batch(count: int, file: Path, training: TrainConfig) -> None:

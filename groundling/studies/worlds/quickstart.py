@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,14 @@ from groundling.runs.run import Run
 from groundling.settings.fields import changed
 from groundling.settings.objectives import Masking
 from groundling.settings.training import TrainConfig
-from groundling.studies.worlds.commands import PROBING, ProbeConfig, QuickstartConfig, WorldConfig
+from groundling.studies.worlds.commands import (
+    PROBE,
+    PROBING,
+    ProbeConfig,
+    QuickstartConfig,
+    WorldConfig,
+)
 from groundling.studies.worlds.encoder import new_encoder
-from groundling.studies.worlds.probe import probe
 from groundling.studies.worlds.quickstart_page import table_rows, verdict, write_page
 from groundling.studies.worlds.world import World
 
@@ -131,21 +136,15 @@ def render(world: World, folder: Path, part: str) -> None:
         world.write_images(folder, blind=part == "blind images")
 
 
-def quickstart(
-    config: QuickstartConfig, out: str | Path, say: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Run everything, or what is missing of it, into `out`, print the table, write `report.html`.
+def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
+    """Run everything, or what is missing of it, into the run's folder, print the table, write `report.html`.
 
     Without `config.full` there are fewer arms, probes and steps of the teacher, to show the same in minutes.
-    Returns the arms' accuracies, the teacher's retrieval scores, and the seconds it took. Raises InputError if `out`
-    holds another run.
+    Returns the arms' accuracies, the teacher's retrieval scores, and the seconds it took.
     """
     began = time.perf_counter()
-    settings = {"seed": config.seed, "scale": config.scale, "full": config.full}
-    run = Run(out, "quickstart", settings, {})
-    folder = run.folder
-    plan = _Plan(config, folder)
-    results = run_jobs(plan.jobs(), config.processes, say)
+    plan = _Plan(config, run.folder)
+    results = run_jobs(plan.jobs(), config.processes, print)
     arms = {}
     for name in plan.arms:
         every = [results[_probes_of(name, part)] for part in plan.probes]
@@ -156,11 +155,10 @@ def quickstart(
         "seconds": round(time.perf_counter() - began, 1),
         "seed": config.seed,
     }
-    run.finish(result)
-    page = folder / "report.html"
+    page = run.folder / "report.html"
     took = f"({result['seconds']:.0f} s in all)"
-    say(f"\n{table(table_rows(arms))}\n\n{verdict(arms)}\n\n{page} {took}")
-    write_page(folder, result)
+    print(f"\n{table(table_rows(arms))}\n\n{verdict(arms)}\n\n{page} {took}")
+    write_page(run.folder, result)
     return result
 
 
@@ -272,4 +270,4 @@ class _Plan:
         )
         training = self._scaled(replace(PROBING, steps=how.steps, cpu=True))
         arguments = (settings, training, folder / "probes" / part)
-        return Job(_probes_of(name, part), probe, arguments, (name,))
+        return Job(_probes_of(name, part), PROBE, arguments, (name,))

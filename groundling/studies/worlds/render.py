@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import asdict
-from pathlib import Path
 from typing import Any
 
 from groundling.runs.folder import disk_errors, json_text
+from groundling.runs.work import Work
 from groundling.studies.worlds.commands import TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
@@ -16,23 +15,19 @@ ENCODER_LAYERS = 3
 ENCODER_POSITIONS = 64
 
 
-def render_world(
-    config: WorldConfig, out: str | Path, say: Callable[[str], None] = print
-) -> dict[str, Any]:
-    """Write a world's images, captions, boxes, text and probes to the folder `out`; returns its settings.
+def render_world(config: WorldConfig, work: Work) -> dict[str, Any]:
+    """Write a world's images, captions, boxes, text and probes to the folder `work.out`; returns its settings.
 
     Raises InputError if the folder cannot be written.
     """
-    with disk_errors(Path(out)):
-        World(config).write(out)
-    say(f"{out}: a world is written; `groundling data check {out}` describes it")
+    with disk_errors(work.out):
+        World(config).write(work.out)
+    print(f"{work.out}: a world is written; `groundling data check {work.out}` describes it")
     return asdict(config)
 
 
-def render_tasks(
-    tasks: TasksConfig, world: WorldConfig, out: str | Path, say: Callable[[str], None] = print
-) -> dict[str, int]:
-    """Write a world as six data sets, and a small untrained BERT with their vocabulary, to the folder `out`.
+def render_tasks(tasks: TasksConfig, world: WorldConfig, work: Work) -> dict[str, int]:
+    """Write a world as six data sets, and a small untrained BERT with their vocabulary, to the folder `work.out`.
 
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
     """
@@ -40,10 +35,10 @@ def render_tasks(
         new_encoder,  # torch, which `render_world` does without
     )
 
-    folder = Path(out)
+    folder = work.out
     with disk_errors(folder):
         counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
-        say(json_text(counts, indent=2))
+        print(json_text(counts, indent=2))
         new_encoder(
             folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS
         )

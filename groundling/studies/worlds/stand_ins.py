@@ -26,7 +26,7 @@ from groundling.core.forms import Classify, Form
 from groundling.core.keyed import seed_of
 from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import SeveralStores
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.models.text import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
 from groundling.settings.fields import configured

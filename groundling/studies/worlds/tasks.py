@@ -12,7 +12,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
-from groundling.data.tables.tables import read_tsv
+from groundling.data.tables import read_tsv
 from groundling.tasks import Task
 
 TRUE_FALSE = Classify(("0", "1"))

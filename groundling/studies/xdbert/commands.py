@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.runs.leaves import Inputs, RunFolder, Written
 from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
 from groundling.settings.inputs import CaptionColumns
 
@@ -44,12 +45,18 @@ def check_attention(config: AttentionConfig, out: str | Path) -> None:
         raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
 
 
+def attention_inputs(config: AttentionConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"data": config.data}
+
+
 ATTENTION = Command(
     "attention",
     "how diverse the attention of two cross-modal models is",
     "groundling.studies.xdbert.diversity:attention",
     {"_own": AttentionConfig()},
     rules="groundling.studies.xdbert.commands:check_attention",
+    leaves=RunFolder(attention_inputs, grows=True),
 )
 
 
@@ -71,6 +78,7 @@ DATA_COUNTS = Command(
     "how often captions have each word, for `grounded`",
     "groundling.studies.xdbert.word_counts:count",
     {"_own": CountsConfig()},
+    leaves=Written(),
 )
 
 
@@ -96,11 +104,17 @@ class GroundedConfig(Settings):
     """Pieces by themselves (the paper), pieces that inherit their word's status, or words."""
 
 
+def grounded_inputs(config: GroundedConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {"counts": config.counts}
+
+
 GROUNDED = Command(
     "grounded",
     "do gains go with the share of visually grounded words?",
     "groundling.studies.xdbert.grounded:grounded",
     {"_own": GroundedConfig()},
+    leaves=RunFolder(grounded_inputs, grows=True),
 )
 
 
@@ -108,9 +122,9 @@ GROUNDED = Command(
 class SimilarityConfig(Settings):
     """Whose word embeddings are compared."""
 
-    a: Annotated[str, Input.MODEL_OR_RANDOM] = ""
+    a: Annotated[str, Input.MODEL_OR_RANDOM, needed] = ""
     """Text encoder or CLIP-like model: hub id or folder; or `random`."""
-    b: Annotated[str, Input.MODEL_OR_RANDOM] = ""
+    b: Annotated[str, Input.MODEL_OR_RANDOM, needed] = ""
     """The other one."""
     top: Annotated[int, at_least(0)] = 0
     """Only the first so many shared words, by a's piece ids; 0: all."""
@@ -120,18 +134,12 @@ class SimilarityConfig(Settings):
     """Seed of the pairings."""
 
 
-def check_similarity(config: SimilarityConfig, out: str | Path) -> None:
-    """Raises InputError without two models."""
-    if not config.a or not config.b:
-        raise InputError("similarity needs --a and --b, each a model or `random`")
-
-
 SIMILARITY = Command(
     "similarity",
     "CCA, SVCCA and PWCCA of two encoders' word embeddings",
     "groundling.studies.xdbert.similarity:similarity",
     {"_own": SimilarityConfig()},
-    rules="groundling.studies.xdbert.commands:check_similarity",
+    leaves=RunFolder(grows=True),
 )
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +37,7 @@ from groundling.runs.progress import followed
 from groundling.runs.report import new_figure, svg_of
 from groundling.runs.run import Run
 from groundling.stats.resampling import interval, redrawn
-from groundling.studies.xdbert.commands import AttentionConfig, check_attention
+from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.tasks import Task
 
 if TYPE_CHECKING:
@@ -63,18 +63,16 @@ Receive = Callable[[int, Sequence[np.ndarray]], None]
 """What takes a layer's number, from 0 up, and each example's maps (H, R, V)."""
 
 
-def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
-    """Diversity of two cross-modal models' attention maps, and heat maps of one text, in `out`.
+def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
+    """Diversity of two cross-modal models' attention maps, and heat maps of one text, in the run's folder.
 
     Writes `attention.json` and `attention.svg`, and the same numbers as `result.json`, which are returned. Raises
     InputError if a folder holds no whole cross-modal model, or the models do not fit each other.
     """
-    check_attention(config, out)
-    run = Run(out, "attention", asdict(config), {"data": config.data})
     a = load_crossmodal(config.a)
     b = load_crossmodal(config.b)
     names = (config.a, config.b)
-    result = attention_report(
+    return attention_report(
         a,
         b,
         _texts(config, a),
@@ -83,7 +81,6 @@ def attention(config: AttentionConfig, out: str | Path) -> dict[str, Any]:
         max_length=config.max_length,
         special=config.special,
     )
-    return run.finish(result)
 
 
 def _texts(config: AttentionConfig, model: CrossModal) -> list[Example]:

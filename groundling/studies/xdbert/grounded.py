@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -39,10 +38,10 @@ QUARTERS = (0.25, 0.5, 0.75)
 """Quantiles that cut values into four parts of equal size."""
 
 
-def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
+def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     """Compare the grounded ratios of examples that a model improves with those that it worsens.
 
-    Writes `out/result.json` (returned), the box plot as `grounded.html` and `grounded.png`, and the most extreme
+    Writes `result.json` (returned), the box plot as `grounded.html` and `grounded.png`, and the most extreme
     examples as `examples.md`. Raises InputError if a setting is missing, a run folder has no finished run of the task,
     or runs and data do not hold the same examples.
     """
@@ -54,7 +53,6 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     if len(seeds) < 2:
         raise InputError(f"{len(seeds)} seeds are in both run folders, at least 2 are needed")
     grounding = Grounding.read(config.counts, load_tokenizer(config.tokenizer), config.threshold)
-    run = Run(out, "grounded", asdict(config), {"counts": config.counts})
     folder = run.folder
 
     right_base = base.right(seeds)
@@ -77,7 +75,7 @@ def grounded(config: GroundedConfig, out: str | Path) -> dict[str, Any]:
     write_report(folder / "grounded.html", title, sections)
     markdown = listing(grounding, examples, right_base, right_other, variant=config.variant)
     write_whole(folder / "examples.md", markdown)
-    return run.finish(result)
+    return result
 
 
 def _runs_of(task: str, name: str, folder: str) -> Runs:

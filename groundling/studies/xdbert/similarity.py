@@ -7,7 +7,7 @@ above 0 (.36 at 4500 words of 768 dimensions), so no value is given without the 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.loading import load_config
 from groundling.models.text import load_text_encoder
 from groundling.runs.run import Run
-from groundling.studies.xdbert.commands import SimilarityConfig, check_similarity
+from groundling.studies.xdbert.commands import SimilarityConfig
 from groundling.studies.xdbert.published import PWCCA
 
 TOLERANCE = 1e-6
@@ -33,16 +33,14 @@ RANDOM = "random"
 """A source of words and embeddings that is no model: uniform numbers (RANDOM in XDBERT's Table 2)."""
 
 
-def similarity(config: SimilarityConfig, out: str | Path) -> dict[str, Any]:
-    """Similarity of two models' word embeddings beside the published values; also in `out/result.json`.
+def similarity(config: SimilarityConfig, run: Run) -> dict[str, Any]:
+    """Similarity of two models' word embeddings beside the published values; also in `result.json`.
 
     Raises InputError if a model is missing, is none, or shares too few words with the other.
     """
-    check_similarity(config, out)
-    run = Run(out, "similarity", asdict(config), {})
     result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
     result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}
-    return run.finish(result)
+    return result
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from groundling.data.text.words import spans, stop_words
 from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import disk_errors, read_json, write_json
 from groundling.runs.hashing import data_hash
+from groundling.runs.work import Work
 from groundling.studies.xdbert.commands import CountsConfig
 
 Variant = Literal["pieces", "inherit", "words"]
@@ -42,7 +43,7 @@ NO_WORD = -1
 """The raw word of a piece of punctuation."""
 
 
-def count(config: CountsConfig, out: str | Path) -> str:
+def count(config: CountsConfig, work: Work) -> str:
     """Count caption files into the JSON table that `Grounding.read` reads; returns a sentence that says how much.
 
     The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
@@ -63,7 +64,7 @@ def count(config: CountsConfig, out: str | Path) -> str:
         },
         "captions": len(captions),
     }
-    out = Path(out)
+    out = work.out
     if out.is_dir():
         raise InputError(f"{out}: is a folder; --out names the file of the table")
     with disk_errors(out):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import homes
@@ -23,11 +24,9 @@ from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands import ModalityConfig
-from groundling.studies.attention.modality import modality
+from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.passes import BySample, Seen, stream
-from groundling.studies.attention.settings import Attending
+from groundling.studies.attention.passes import BySample, Look, Seen, read_here
 from groundling.vision_language.loading import load_student
 
 NAMES = [f"image{n}" for n in range(4)]
@@ -159,7 +158,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     seen = []
     for others in (False, True):
         kept = Kept()
-        stream(attended.model, attended.samples(examples, others), [kept], 3)
+        read_here([Look(attended.model, partial(attended.samples, examples, others), [kept], 3)])
         assert kept.stacked().shape == (4, 2)
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"
@@ -167,7 +166,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     other = Attended(
         configured(Attending, model=str(lxmert), regions=str(regions), untrained=True), device
     )  # type: ignore[arg-type]
-    stream(other.model, other.samples(examples), [kept])
+    read_here([Look(other.model, lambda: other.samples(examples), [kept])])
     assert (kept.stacked() != seen[0]).all()
 
 
@@ -179,9 +178,9 @@ def test_what_guests_cannot_be_asked_is_one_line(
     given = {"data": data, "regions": str(regions), "cpu": True, "explained": 0}
     config = configured(ModalityConfig, model=str(lxmert), **given)
     with pytest.raises(InputError, match="two streams"):
-        modality(config, tmp_path / "a")
+        MODALITY(config, tmp_path / "a")
     config = configured(ModalityConfig, model=str(visualbert), **given)
-    (model,) = modality(config, tmp_path / "b")["models"]
+    (model,) = MODALITY(config, tmp_path / "b")["models"]
     assert model["inputs"]["measures"][0].startswith("log-probability"), "HF's own head of words"
     narrow = str(store(tmp_path / "narrow", NAMES, width=6))
     for folder in (lxmert, visualbert):

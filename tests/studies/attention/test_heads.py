@@ -8,6 +8,7 @@ import json
 import pickle
 import weakref
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -43,7 +44,7 @@ from groundling.studies.attention.passes import (
     OtherLooks,
     Sums,
     partners,
-    stream,
+    read_here,
     untrained,
 )
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
@@ -157,7 +158,7 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
         np.unique(s.text.word[1:-1]).size < len(s.text.word) - 2 for s in samples.get([0, 2], ())
     )
     grounding = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)], reading)
-    stream(Told(), samples, [grounding], batch=4)
+    read_here([Look(Told(), lambda: samples, [grounding], 4)])
     found = grounding.result()
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
@@ -176,7 +177,7 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
         return Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)])
 
     whole = asked()
-    stream(Told(), samples, [whole], batch=3)
+    read_here([Look(Told(), lambda: samples, [whole], 3)])
     for world in (2, 3, 8):  # of 8, three have nothing to do
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
@@ -214,7 +215,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: T
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
         forgets = Forgets(asked, FLICKR30K.mark, [0] * len(examples))
         model = Told()
-        stream(model, samples_of(examples, store, text), [forgets], batch=7)
+        read_here([Look(model, partial(samples_of, examples, store, text), [forgets], 7)])
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
@@ -233,12 +234,14 @@ def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextInput) -> 
     ]
     model = toys.seer().train()
     grounding = Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)
-    stream(model, samples, [grounding], batch=4)
+    read_here([Look(model, lambda: samples, [grounding], 4)])
     assert grounding.result().hits.shape == (6, 2 * 2)
     assert model.training and not any(part._forward_hooks for part in model.modules())
     words = toys.bert_words()
     late = visualbert(toys.bert(len(words)), words, width=12, early=False)
-    stream(late, samples, [other := Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)], batch=4)
+    read_here(
+        [Look(late, lambda: samples, [other := Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)], 4)]
+    )
     # Without early fusion, only the last layer's text looks at regions.
     assert other.result().heads == [("self", 2, 0), ("self", 2, 1)]
 
@@ -257,7 +260,7 @@ def hits(
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
     grounding = Grounding([asked], task.mark, [0])
-    stream(Pointing(1, len(own)), samples, [grounding])
+    read_here([Look(Pointing(1, len(own)), lambda: samples, [grounding])])
     found = grounding.result()
     assert (found.hits[0] == found.hits[1]).all()
     return found.hits[0].tolist(), found.facts
@@ -327,7 +330,7 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     asked = [phrase(example, words, LEFT) for words in ("a dog", "a do", "\u200b", "a ball")]
     samples = samples_of([example], {"i": row([LEFT, FAR])}, short)
     grounding = Grounding([asked], FLICKR30K.mark, [0])
-    stream(Pointing(2, 2), samples, [grounding])
+    read_here([Look(Pointing(2, 2), lambda: samples, [grounding])])
     found = grounding.result()
     states = [State.ASKED, State.SPLITS_WORD, State.NO_PIECES, State.CUT]
     assert found.facts.state.tolist() == states
@@ -337,7 +340,9 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     with pytest.raises(
         InputError, match=r"^t-3: a phrase from character 30 to 300 is no part of"
     ) as told:
-        stream(Pointing(1, 2), samples, [Grounding([[away]], FLICKR30K.mark, [0])])
+        read_here(
+            [Look(Pointing(1, 2), lambda: samples, [Grounding([[away]], FLICKR30K.mark, [0])])]
+        )
     assert "\n" not in str(told.value)
 
 
@@ -358,13 +363,13 @@ def test_regions_without_attention_are_refused(text: TextInput) -> None:
     with pytest.raises(
         InputError, match=r"^t: layer 0 has a head that gives its regions no attention"
     ):
-        stream(Blind(), samples, [Grounding(asked, FLICKR30K.mark, [0])])
+        read_here([Look(Blind(), lambda: samples, [Grounding(asked, FLICKR30K.mark, [0])])])
     grounding = Grounding(asked, FLICKR30K.mark, [0])
-    stream(Deaf(), samples, [grounding])
+    read_here([Look(Deaf(), lambda: samples, [grounding])])
     with pytest.raises(InputError, match="no text that looks at regions"):
         grounding.result()
     with pytest.raises(InputError, match="there are no samples"):
-        stream(Told(), samples_of([], {}, text), [])
+        read_here([Look(Told(), lambda: samples_of([], {}, text), [])])
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -427,7 +432,7 @@ def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
     samples = RegionSamples(TextSamples(examples, text), shelf)
     half_of = halves(images, 0)
     grounding = Grounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])
-    stream(Looking(), samples, [grounding])
+    read_here([Look(Looking(), lambda: samples, [grounding])])
     return grounding.result(), images
 
 

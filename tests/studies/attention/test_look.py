@@ -313,10 +313,10 @@ OWN = {"text": "", "image": ""}
         ({"only": "7"}, "--only 7: names examples of a --task"),
         (
             {"grid": "17"},
-            "--grid 17: expected 1 to 16 boxes per side, 0 for none",
+            "--grid = 17, expected 0 to 16",
         ),
         ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
-        ({"per-page": "0"}, "--per-page 0: expected at least 1"),
+        ({"per-page": "0"}, "--per-page = 0, expected at least 1"),
         ({"heads": "store|store"}, "--heads: 2 results for 1 models"),
         ({"out": "look.txt"}, "--out look.txt: expected a file that ends in .html"),
         ({"out": "mine.html"}, "mine.html: exists already, and is no page of `groundling look`"),

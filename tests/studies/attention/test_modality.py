@@ -48,17 +48,16 @@ from groundling.studies.attention.ablation import (
     without_looks,
     without_words,
 )
-from groundling.studies.attention.commands import ModalityConfig
+from groundling.studies.attention.commands import MODALITY, ModalityConfig
 from groundling.studies.attention.importance import (
+    Bootstrap,
     Drawn,
     Importance,
     Looks,
     compared,
-    drawn_means,
     masses_of,
     right_row,
 )
-from groundling.studies.attention.modality import modality
 from groundling.studies.attention.passes import Seen, Sums, read_here
 from groundling.studies.attention.subjects import HiddenWords, Match, RightAnswer, right_share
 from groundling.teachers.clip import ClipTeacher
@@ -211,7 +210,9 @@ def planted(visual: float, seed: int, layers: int = 2) -> Importance:
 
 def test_a_planted_difference_is_found() -> None:
     images = [f"i{n // 2}" for n in range(60)]
-    before, after = (Drawn(planted(share, n), images, 0) for n, share in enumerate((0.3, 0.35)))
+    before, after = (
+        Drawn(planted(share, n), Bootstrap(images, 0)) for n, share in enumerate((0.3, 0.35))
+    )
     numbers = before.numbers()
     assert numbers["overall"]["gap"]["mean"] == pytest.approx(0.3, abs=0.01)
     assert numbers["ratio"]["visual"]["mean"] == pytest.approx(0.6, abs=0.02)
@@ -224,19 +225,19 @@ def test_a_planted_difference_is_found() -> None:
     assert found["relative"]["gap_size"]["high"] < 0
     assert found["relative"]["visual"]["mean"] == pytest.approx(1 / 6, abs=0.02)
     assert compared(before, before)["overall"]["gap"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    deeper = compared(before, Drawn(planted(0.3, 1, layers=3), images, 0))
+    deeper = compared(before, Drawn(planted(0.3, 1, layers=3), Bootstrap(images, 0)))
     assert "by_layer" not in deeper and "by_head" not in deeper
 
 
 def test_intervals_are_over_images_and_nan_is_no_value() -> None:
     values = np.array([[1.0, np.nan], [1.0, np.nan], [1.0, 5.0], [0.0, np.nan]])
-    drawn = drawn_means(values, ["a", "a", "a", "b"], 0)
+    drawn = Bootstrap(["a", "a", "a", "b"], 0).means(values)
     assert drawn[0].tolist() == [0.75, 5.0]
     # Images are drawn whole: a twice, b twice, or each once.
     assert set(drawn[1:, 0]) == {0.0, 0.75, 1.0}
     assert set(drawn[1:, 1][np.isfinite(drawn[1:, 1])]) == {5.0}
     with pytest.raises(InputError, match="at least 2"):
-        drawn_means(values, ["a"] * 4, 0)
+        Bootstrap(["a"] * 4, 0).means(values)
 
 
 # -- outcomes ----------------------------------------------------------------------------------------------------------
@@ -499,7 +500,7 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
         line_points=2,
         at_once=5,
     )
-    result = modality(config, tmp_path)
+    result = MODALITY(config, tmp_path)
     assert result == json.loads((tmp_path / "result.json").read_text())
     assert (result["examples"], result["images"]) == (12, 6)
     for model in result["models"]:
@@ -525,8 +526,8 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
     assert all(len(word["attention"]) == 2 for word in shown)
     told = capsys.readouterr().out
     assert "even attention" in told and f"attention of {home / 'two'}, %" in told
-    assert modality(config, tmp_path) == result
-    modality(replace(config, processes=2), tmp_path / "shared")
+    assert MODALITY(config, tmp_path) == result
+    MODALITY(replace(config, processes=2), tmp_path / "shared")
     results = [(folder / "result.json").read_bytes() for folder in (tmp_path, tmp_path / "shared")]
     assert results[0] == results[1]
 
@@ -565,7 +566,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     texts = ("a dog", "a cat", "a dog a")
     put(home / "few.tsv", "".join(f"{text}\t{NAMES[n]}.jpg\n" for n, text in enumerate(texts)))
     settings = {"model": "faint", "data": "few.tsv", "regions": "grid", "max_length": 5}
-    result = modality(config_of(home, **settings, line_points=1), tmp_path)
+    result = MODALITY(config_of(home, **settings, line_points=1), tmp_path)
     (told,) = result["models"]
     assert 0 < told["attribution"]["rest_median"] < 0.01
     assert told["attribution"]["change_mean_size"] < 10 * told["attribution"]["rest_median"]
@@ -579,26 +580,26 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:
     config = config_of(home, model="tuned", data="questions.csv", explained=2, line_points=2)
-    (model,) = modality(config, tmp_path)["models"]
+    (model,) = MODALITY(config, tmp_path)["models"]
     assert model["inputs"]["measures"] == ["probability of the right answer", "accuracy"]
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
     with pytest.raises(InputError, match="reads as many as it learned with"):
-        modality(
+        MODALITY(
             config_of(home, model="tuned", data="questions.csv", most_regions=2), tmp_path / "b"
         )
 
 
 def test_a_model_without_a_match_head_is_asked_for_hidden_words(home: Path, tmp_path: Path) -> None:
     config = config_of(home, model="headless", explained=0, most_examples=6, query="all")
-    result = modality(config, tmp_path)
+    result = MODALITY(config, tmp_path)
     (model,) = result["models"]
     assert "hidden piece" in model["inputs"]["measures"][0] and model["attribution"] is None
     assert any("undefined" in row for row in model["inputs"]["rows"])
     assert result["notes"] == ["6 of 12 examples, evenly spaced"]
     with pytest.raises(InputError, match="no head for --outcome match"):
-        modality(replace(config, outcome="match"), tmp_path / "b")
+        MODALITY(replace(config, outcome="match"), tmp_path / "b")
 
 
 def test_what_is_wrong_is_one_line(home: Path, tmp_path: Path, capsys) -> None:

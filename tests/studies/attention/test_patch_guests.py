@@ -30,22 +30,20 @@ import groundling
 from groundling.cli import main
 from groundling.core.batch import Batch, Example, Gold, collate
 from groundling.core.errors import InputError
+from groundling.data.images import read_picture
 from groundling.data.regions.paired import RegionSamples, Seeing
-from groundling.data.regions.pictures import read_picture
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
 from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands import LookConfig, ModalityConfig
+from groundling.studies.attention.commands import MODALITY, Attending, LookConfig, ModalityConfig
 from groundling.studies.attention.grounding import pointing
-from groundling.studies.attention.modality import modality
 from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
 from groundling.studies.attention.models.patches import PatchReader, PatchStore, in_patches
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Ranked
 from groundling.studies.attention.passes import untrained
-from groundling.studies.attention.settings import Attending
 from groundling.vision_language.loading import load_student, load_viewed
 
 TEXTS = ("a red dog runs", "two cats")
@@ -462,7 +460,7 @@ def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
         cpu=True,
         explained=0,
     )
-    (model,) = modality(config, tmp_path / "out")["models"]
+    (model,) = MODALITY(config, tmp_path / "out")["models"]
     assert model["kind"] == "vilt" and model["inputs"]["undefined"]
     every = sum(np.array(model["by_head"][kind]) for kind in ("visual", "textual", "special"))
     np.testing.assert_allclose(every, 1, atol=1e-5)

@@ -27,8 +27,15 @@ from groundling.data.shards import Part
 from groundling.data.text.parses import ROOT, Parse, Word, aligned, parses_by, read_parses, written
 from groundling.studies.attention.dependencies import Scheme, relabelled
 from groundling.studies.attention.grounding import State
-from groundling.studies.attention.passes import Look, stream
-from groundling.studies.attention.syntax import TABLE_2, Arcs, Parsed, arcs_of, matched, questions
+from groundling.studies.attention.passes import Look, read_here
+from groundling.studies.attention.syntax import (
+    TABLE_2,
+    Arcs,
+    Parsed,
+    arcs_of,
+    matched,
+    questions,
+)
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
@@ -351,7 +358,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
         return Arcs(asked.phrases, FLICKR30K.mark, half, asked.relations)
 
     whole = consumer()
-    stream(model, samples, [whole], batch=3)
+    read_here([Look(model, lambda: samples, [whole], 3)])
     shares = [consumer(), consumer()]
     for rank, one in enumerate(shares):
         Look(model, lambda: samples, [one], 3).read(Part(rank, 2))
@@ -674,7 +681,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
     assert [one.id for one in kept] == [f"{n}#{k}" for n in range(3) for k in range(2)]
     assert json.loads((tmp_path / "out/result.json").read_text())["counts"]["asked"] == 21
     path = tmp_path / "captions.txt"
-    assert main(["syntax", "--data", f"{place}/data", "--write-captions", str(path)]) == 0
+    assert main(["data", "captions", f"{place}/data", "--out", str(path)]) == 0
     assert path.read_text().splitlines() == plain
 
 

@@ -20,9 +20,9 @@ from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
+from groundling.studies.clip_td.commands import ENSEMBLE as ensemble
+from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
-from groundling.studies.clip_td.ensemble import ensemble
-from groundling.studies.clip_td.vcr import vcr
 
 
 def member(
@@ -81,13 +81,13 @@ def test_mean_of_softmax(data: Path, tmp_path: Path) -> None:
 
 def test_a_split_that_a_member_learned_from_is_marked(data: Path, tmp_path: Path) -> None:
     rows = said(np.random.default_rng(0).normal(size=(14, 4)))
-    runs = [member(tmp_path / name, "vcr/answer", rows) for name in ("held", "learned")]
+    runs = [member(tmp_path / name, "vcr/answer", rows) for name in ("held", "learned", "too")]
     done = {"task": "vcr/answer", "seed": 0, "trained_on": ["val"]}
     put(runs[1] / "seed-0/result.json", json.dumps(done))
-    config = EnsembleConfig(tuple(map(str, runs)), "vcr/answer", str(data))
+    config = EnsembleConfig(tuple(map(str, runs[:2])), "vcr/answer", str(data))
     assert ensemble(config, tmp_path / "out")["trained_on"] == ["val"]
     assert json.loads((tmp_path / "out/seed-0/result.json").read_text())["trained_on"] == ["val"]
-    both_held = replace(config, runs=(str(runs[0]), str(runs[0])))
+    both_held = replace(config, runs=(str(runs[0]), str(runs[2])))
     assert "trained_on" not in ensemble(both_held, tmp_path / "none")
 
 

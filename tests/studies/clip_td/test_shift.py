@@ -21,12 +21,12 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
+from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
 from groundling.studies.clip_td.lines import PARTS, Line, read_lines
 from groundling.studies.clip_td.masking import Attack, masked, positions, to_hide
 from groundling.studies.clip_td.overlap import compared, tags_alone
 from groundling.studies.clip_td.pronouns import plural, shifted, singular
-from groundling.studies.clip_td.shift import shift
 from groundling.studies.clip_td.synonyms import Editor
 from groundling.studies.clip_td.wordnet import WordNet, article, inflected, wordnet_folder
 from groundling.studies.clip_td.zero_shot import choose
@@ -227,7 +227,7 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "losses.jsonl")
     assert "one of them" in refusal(config, tmp_path / "a")
     assert "one of them" in refusal(config, tmp_path / "a", losses=path, attack="x")
-    assert "--keep 0" in refusal(config, tmp_path / "a", kind="keeptop", losses=path, keep=0)
+    assert "--keep = 0" in refusal(config, tmp_path / "a", kind="keeptop", losses=path, keep=0)
 
 
 @pytest.fixture(scope="module")
@@ -598,7 +598,7 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
     assert both["median"]["val"] == plain["median"]["val"]
     written = rows_of(tmp_path / "both/seed-0/predictions_sm.jsonl")
     assert [one["official"] for one in written] == [one.id for one in items(tmp_path / "sm", "val")]
-    for other, told in (("sm", "NAME=FOLDER"), ("val=" + str(data), "has a split 'val' already")):
+    for other, told in (("sm", "--also sm"), ("val=" + str(data), "has a split 'val' already")):
         with pytest.raises(InputError, match=told):
             finetune(changed(config, also=(other,)), STEPS, tmp_path / "bad")
 

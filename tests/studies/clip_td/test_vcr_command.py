@@ -15,8 +15,8 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed
+from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrConfig
-from groundling.studies.clip_td.vcr import vcr
 from groundling.tasks.vcr import ANSWER
 
 GOLD = ((0, 1), (1, 2), (2, 3), (3, 0))

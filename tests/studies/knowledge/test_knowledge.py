@@ -23,7 +23,8 @@ from groundling.api import function_of
 from groundling.core.errors import InputError
 from groundling.models.saved_heads import HEADS
 from groundling.studies.knowledge.answers import Part, embedder, embedding, fill_mask, stroop
-from groundling.studies.knowledge.ask import ask, measure, summary
+from groundling.studies.knowledge.ask import measure, summary
+from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.studies.knowledge.visual_facts import ANSWERS, VisualFact, read_visual_facts
 from groundling.studies.worlds.commands import WorldConfig

@@ -24,10 +24,10 @@ from groundling.core.errors import InputError
 from groundling.models.heads import LMHead
 from groundling.models.saved_heads import LM_HEAD, save_heads
 from groundling.stats.finished_runs import collect
+from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig
 from groundling.studies.knowledge.likelihood import LanguageModel
 from groundling.studies.knowledge.minimal_pairs import Text, read_minimal_pairs
-from groundling.studies.knowledge.pairs import pairs
 from groundling.studies.knowledge.preferences import EWOK, PAIR, WINOGROUND, estimate, macro
 from groundling.studies.knowledge.winoground import read_winoground
 

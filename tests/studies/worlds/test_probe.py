@@ -18,6 +18,7 @@ from sklearn.preprocessing import StandardScaler
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.studies.worlds import probe as module
+from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
 from groundling.studies.worlds.linear_probes import (
     STRENGTHS,
@@ -27,7 +28,6 @@ from groundling.studies.worlds.linear_probes import (
     read_nouns,
     readout,
 )
-from groundling.studies.worlds.probe import probe
 from groundling.vision_language.loading import load_student
 
 NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")

@@ -18,8 +18,9 @@ from groundling.runs.charts import Panel, panels
 from groundling.runs.jobs import Job
 from groundling.runs.report import Picture, Section, in_two_widths, svg_of, table, write_report
 from groundling.studies.worlds import quickstart as module
+from groundling.studies.worlds.commands import QUICKSTART as quickstart
 from groundling.studies.worlds.commands import QuickstartConfig, WorldConfig
-from groundling.studies.worlds.quickstart import ARMS, SHORT_ARMS, quickstart
+from groundling.studies.worlds.quickstart import ARMS, SHORT_ARMS
 from groundling.studies.worlds.quickstart_page import (
     LINEAR,
     NOTHING,
@@ -51,7 +52,7 @@ from functools import partial
 from pathlib import Path
 
 import groundling
-from groundling.studies.worlds.commands import QuickstartConfig
+from groundling.studies.worlds.commands import QUICKSTART, QuickstartConfig
 from groundling.runs.jobs import Job
 from groundling.studies.worlds import quickstart as module
 from groundling.studies.worlds.commands import WorldConfig
@@ -59,7 +60,7 @@ from groundling.studies.worlds.commands import WorldConfig
 assert Path(groundling.__file__).is_relative_to({site!r}), groundling.__file__
 module.WorldConfig = partial(WorldConfig, **{sizes!r})
 module.SHORT_PROBES = {{name: replace(how, seeds=1) for name, how in module.SHORT_PROBES.items()}}
-module.quickstart(QuickstartConfig(scale=0.003, processes=1), {out!r})
+QUICKSTART(QuickstartConfig(scale=0.003, processes=1), {out!r})
 """
 
 
@@ -72,7 +73,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("small")
 def test_from_nothing_to_the_report_and_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first time from the wheel in an empty folder, then from here."""
     out = tmp_path / "empty" / "q"
@@ -115,15 +116,16 @@ def test_from_nothing_to_the_report_and_again(
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
     monkeypatch.setattr("groundling.studies.worlds.encoder.BertModel", never)
-    before, again = digests(out), []
-    assert quickstart(replace(CONFIG, processes=2), out, again.append)["arms"] == result["arms"]
-    assert "\n\n".join(again[-1].split("\n\n")[:2]) in shown
+    before = digests(out)
+    assert quickstart(replace(CONFIG, processes=2), out)["arms"] == result["arms"]
+    table, said, _ = capsys.readouterr().out.split("\n\n")[-3:]
+    assert f"{table}\n\n{said}" in shown
     changed = {name for name, digest in digests(out).items() if before.get(name) != digest}
     assert changed <= {"result.json", "report.html", "report.png"}
     with pytest.raises(InputError, match="seed: 0 there, 1 now"):
-        quickstart(replace(CONFIG, seed=1), out, again.append)
+        quickstart(replace(CONFIG, seed=1), out)
     with pytest.raises(InputError, match="full: False there, True now"):
-        quickstart(replace(CONFIG, full=True), out, again.append)
+        quickstart(replace(CONFIG, full=True), out)
 
 
 def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) -> None:

@@ -21,10 +21,11 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import read_captions
 from groundling.settings.fields import configured
+from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
+from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
 from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.render import render_tasks, render_world
 from groundling.studies.worlds.scenes import Scene, Thing, stamp
 from groundling.studies.worlds.world import World
 from groundling.tasks import flickr_entities, refcoco, vcr
@@ -404,29 +405,27 @@ def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
 SMALL = WorldConfig(scenes=3, dev_scenes=2, sentences=20, dev_sentences=5)
 
 
-def test_rendering_says_what_it_wrote(tmp_path: Path) -> None:
-    told: list[str] = []
-    counts = render_tasks(TasksConfig(train=12, held=12), SMALL, tmp_path / "tasks", told.append)
-    assert counts == json.loads(told.pop())
+def test_rendering_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    counts = render_tasks(TasksConfig(train=12, held=12), SMALL, tmp_path / "tasks")
+    assert counts == json.loads(capsys.readouterr().out)
     assert counts == json.loads((tmp_path / "tasks" / "tasks.json").read_text())["examples"]
     words = json.loads((tmp_path / "tasks" / "bert" / "tokenizer.json").read_text())["model"][
         "vocab"
     ]
     assert {word for text in sentences(tmp_path / "tasks") for word in text.split()} <= words.keys()
-    render_world(SMALL, tmp_path / "world", told.append)
+    render_world(SMALL, tmp_path / "world")
     assert (tmp_path / "world" / "world.json").is_file()
-    assert told == [
-        f"{tmp_path}/world: a world is written; `groundling data check {tmp_path}/world` describes it"
-    ]
+    told = f"{tmp_path}/world: a world is written; `groundling data check {tmp_path}/world` describes it\n"
+    assert capsys.readouterr().out == told
 
 
 def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  # E14
     (tmp_path / "file").write_text("")
     out = tmp_path / "file" / "out"
     with pytest.raises(InputError, match=f"{out}: cannot be written"):
-        render_world(SMALL, out, print)
+        render_world(SMALL, out)
     with pytest.raises(InputError, match=f"{out}: cannot be written"):
-        render_tasks(TasksConfig(train=6, held=6), SMALL, out, print)
+        render_tasks(TasksConfig(train=6, held=6), SMALL, out)
 
 
 def test_fewer_than_no_examples_are_refused(tmp_path: Path) -> None:  # E8

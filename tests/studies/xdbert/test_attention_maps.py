@@ -18,9 +18,9 @@ from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.models.crossmodal import load_crossmodal
 from groundling.studies.xdbert import diversity as attention
+from groundling.studies.xdbert.commands import ATTENTION as attend
 from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.studies.xdbert.diversity import MEASURES, attention_report
-from groundling.studies.xdbert.diversity import attention as attend
 
 LONG = Example(
     "long",

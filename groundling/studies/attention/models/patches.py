@@ -11,7 +11,7 @@ from torch import nn
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError, first_line
-from groundling.data.regions.pictures import Picture, read_picture
+from groundling.data.images import Picture, read_picture
 from groundling.models.kinds import RegionReader
 
 

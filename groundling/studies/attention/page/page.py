@@ -15,7 +15,7 @@ from PIL import Image
 
 from groundling.core.batch import needed
 from groundling.core.errors import InputError, reading
-from groundling.data.regions.pictures import read_picture
+from groundling.data.images import read_picture
 from groundling.runs.folder import disk_errors, write_whole
 from groundling.runs.report import page_of
 from groundling.studies.attention.figures import heat_maps

@@ -12,11 +12,11 @@ import numpy as np
 from groundling.core.batch import Example, Gold
 from groundling.core.errors import InputError
 from groundling.core.find import named
+from groundling.data.images import stem
 from groundling.data.regions.pictures import files_below, only
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import refuse_halves, texts_in, whole_rows
+from groundling.data.tables import refuse_halves, texts_in, whole_rows
 from groundling.prediction.examples import split
-from groundling.studies.attention.commands import LookConfig, check_look
+from groundling.studies.attention.commands import LookConfig
 from groundling.tasks import Task
 
 RIGHT = "became right"
@@ -79,7 +79,6 @@ class Pairs:
 
 def pairs_of(config: LookConfig) -> Pairs:
     """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
-    check_look(config)
     counts: dict[str, int] = {}
     if config.predictions:
         found, counts = _changed(config)

@@ -11,7 +11,7 @@ from collections.abc import Container
 from pathlib import Path
 
 from groundling.core.errors import InputError
-from groundling.data.tables.tables import lines_of
+from groundling.data.tables import lines_of
 from groundling.studies.worlds.data_sets.captions import write_captions
 from groundling.studies.worlds.data_sets.files import POOLS, TaskFiles
 from groundling.studies.worlds.data_sets.flickr30k import write_flickr30k

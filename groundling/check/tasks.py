@@ -1,4 +1,4 @@
-"""Layouts of vision and language: data sets in their official files."""
+"""Layouts of tasks: data sets in their official files, each split as its task reads it."""
 
 from __future__ import annotations
 
@@ -6,14 +6,132 @@ from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
-from groundling.check.examples import examples_of
+import numpy as np
+
 from groundling.check.images import find_images
-from groundling.check.places import Match, Place
-from groundling.check.report import EMPTY, OUTSIDE, Report
+from groundling.check.places import EMPTY, OUTSIDE, Match, Place, Report
 from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Classify
+from groundling.data.captions.files import header_of
 from groundling.data.regions.store import inside
+from groundling.data.tables import TABLES, lines_of, separator_note
 from groundling.runs.folder import read_json
-from groundling.tasks import flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
+from groundling.tasks import Task, flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
+from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.readability import NAMES, READABILITY
+from groundling.tasks.swag import FULL, REGULAR
+
+GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, Reader))
+"""GLUE's tasks, each with its reader."""
+CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, excerpt, _ in NAMES}
+"""The column by which a csv file tells its task."""
+
+
+def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Example] | None:
+    """A split, counted and looked through; None if it cannot be read."""
+    try:
+        examples = task.read(folder, split)
+    except InputError as error:
+        report.error(error)
+        return None
+    path = task.file(folder, split)
+    if path.suffix in TABLES and (note := separator_note(path)):
+        report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
+    if split == task.train:
+        report.problems.extend(task.same_files(folder))
+    about = f"{len(examples):,} examples"
+    if task.file(folder, task.train) == task.file(folder, task.dev[0]):
+        about += f" of {split}"  # one file holds them all
+    about += _labels(task, examples)
+    if isinstance(task.read, Reader) and task.read.skip_short:
+        rows = len(lines_of(path)) - 1
+        about += f"; {rows - len(examples):,} short rows skipped"
+    report.fact(path, f"{about}")
+    report.repeated(path, [f"example {example.id}" for example in examples])
+    report.problem(path, EMPTY, _empty_texts(examples))
+    return examples
+
+
+def _labels(task: Task, examples: list[Example]) -> str:
+    """How often there is each label, or which values they have; nothing for labels of other sorts."""
+    labels = [e.label for e in examples if isinstance(e.label, int | float)]
+    if not labels:
+        return ""
+    if isinstance(task.form, Classify):
+        counts = [f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels)]
+        return "; labels " + ", ".join(counts)
+    return f"; labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}"
+
+
+def _empty_texts(examples: list[Example]) -> list[str]:
+    empty = []
+    for example in examples:
+        for text in (example.text, example.pair, *example.choices):
+            if text is not None and not text.strip():
+                empty.append(f"example {example.id}")
+    return empty
+
+
+# -- text --------------------------------------------------------------------------------------------------------------
+
+
+def glue(place: Place, report: Report) -> Match | None:
+    """A GLUE root, or the folder of one of its tasks."""
+    tasks = _glue_tasks(place.folder)
+    for task, _ in tasks:
+        _splits(task, place.folder, report)
+    if not tasks:
+        return None
+    names = ", ".join(reader.folder for _, reader in tasks)
+    return Match(_all(place), (f"GLUE {names}",))
+
+
+def _glue_tasks(folder: Path) -> list[tuple[Task, Reader]]:
+    """The tasks that a root has folders of; else the task that the folder is called by, or else fits."""
+    inside = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
+    if inside or not any(folder.glob("*.tsv")):
+        return inside
+    name = folder.resolve().name
+    named = [pair for pair in GLUE if pair[1].folder == name]
+    if named:
+        return named
+    for task, reader in GLUE:
+        if examples_of(task, folder, task.dev[0], Report("")) is not None:
+            return [(task, reader)]
+    return []
+
+
+def tables(place: Place, report: Report) -> Match | None:
+    """The csv files of SWAG and of readability."""
+    tasks: dict[str, Task] = {}
+    columns: set[str] = set()
+    for path in place.files:
+        if path.suffix == ".csv":
+            columns.update(header_of(path))
+    for column, task in CSV.items():
+        if column in columns:
+            tasks[task.name] = task
+    for task in tasks.values():
+        _splits(task, place.folder, report)
+    return Match(_all(place), tuple(tasks)) if tasks else None
+
+
+def _splits(task: Task, folder: Path, report: Report) -> None:
+    for split in (task.train, *task.dev):
+        examples_of(task, folder, split, report)
+    for split in task.test:
+        if task.file(folder, split).is_file():  # only a submission needs it
+            examples_of(task, folder, split, report)
+
+
+def _all(place: Place) -> dict[Path, list[str]]:
+    """All files of a place: what lies beside a text task's files is not looked at."""
+    return {path: [] for path in place.files}
+
+
+# -- vision and language -----------------------------------------------------------------------------------------------
+
 
 Wanted = dict[Path, list[str]]
 """Files of a layout, each with the ids of the images that it asks for."""
