@@ -13,8 +13,9 @@ import pytest
 import vcr_files
 from groundling.studies.worlds.rendered import World, WorldConfig
 from homes import picture, put, student, table
-from test_end_to_end import resnet
-from test_regions import lxmert, models
+from builders.photos import resnet
+from builders.regions import lxmert
+from builders.seeing import seeing_models
 
 from groundling.cli import main
 from groundling.core.batch import Sample
@@ -23,13 +24,17 @@ from groundling.data.regions.pictures import Mirrored
 from groundling.data.samples import Samples
 from groundling.studies.worlds.data_sets import write_tasks
 
-__all__ = ["models"]
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
 OBJECTS = "names objects of 'movie/0' by number, and this store does not hold that image's 5 annotated objects"
 FEW = ("--most-questions", "2")
 ONE = ("--max-train", "4", "--max-length", "24")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return seeing_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
