@@ -42,18 +42,18 @@ from groundling.core.forms import Choose, Classify
 from groundling.core.keyed import generator
 from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.samples import Samples, TextInput, TextSamples
-from groundling.models.clip import ClipImage, clip_text
+from groundling.models.clip import ClipImage, FrozenClip, clip_text
 from groundling.objectives import Objective
 from groundling.objectives.supervised import Supervised
 from groundling.objectives.td_image import TargetedImage
 from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.settings.objectives import Targeted
-from groundling.teachers import Teacher, said
+from groundling.teachers import Teacher, add_features
+from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.towers import Towers
+from groundling.teachers.dataset import TeacherSet
 from groundling.training.loop import Step
-from groundling.training.teaching import Classroom
 from groundling.vision_language.uniter import uniter
 
 FEATURES, REGIONS = 2048, 36
@@ -147,7 +147,7 @@ def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
     clip = CLIPModel(CLIPConfig(vision_config=sides, text_config=texts))
     image = ClipImage(clip.vision_model, clip.visual_projection, CLIPImageProcessorPil())
     seen = Targeted(teacher_images=str(photos))
-    return ClipTeacher(Towers(image, clip_text(clip), pieces), WANTS, seen)
+    return ClipTeacher(FrozenClip(image, clip_text(clip), pieces), WANTS, seen)
 
 
 class Way:
@@ -169,7 +169,7 @@ class Way:
         """The weighted sum of all terms' means over a batch."""
         batch = collate(self.samples.get(indices, [generator(index) for index in indices]))
         for one in self.live:
-            batch, _ = said(one, batch)
+            batch, _ = add_features(one, batch)
         names = [objective.name for objective in self.objectives]
         terms = self.module(batch, names).terms
         counts = {k: v for one in self.objectives for k, v in one.count(batch).items()}
@@ -203,13 +203,13 @@ def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Ste
     plain = TextSamples(examples(options, photos), TextInput(words, 128))
     clip = teacher(options, photos)
     began = time.perf_counter()
-    kept, _ = Classroom([clip], 1.0, folder / "kept").wrap(plain)
+    kept, _ = TeacherSet([clip], FeatureCache(folder / "kept")).wrap(plain)
     seconds = time.perf_counter() - began
     size = sum(path.stat().st_size for path in (folder / "kept").rglob("*") if path.is_file())
     print(
         f"features of {len(plain)} examples: {seconds:.1f} s, {size / len(plain):,.0f} bytes each"
     )
-    live, asked = Classroom([clip], 0.0).wrap(plain)
+    live, asked = TeacherSet([clip]).wrap(plain)
     sizes = model.sizes._replace(teacher=clip.width, teacher_image=clip.image_width)
     labels = tuple(str(number) for number in range(options.choices))
     form = Choose(labels) if options.choices > 1 else Classify(("yes", "maybe", "no"))

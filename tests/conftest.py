@@ -75,7 +75,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """The settings and `out` that any command is given, which then does nothing; whether they make sense is not looked at."""
+    """The settings and `out` that commands are given, which then do nothing; nor is looked whether these make sense."""
     found: list[tuple] = []
 
     def record(command: Command, values: Sequence[Any]) -> dict:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.core.documented import documented
@@ -140,6 +141,18 @@ class Vocabulary:
     """Id of its mask token."""
     ordinary: Sequence[int]
     """Ids that may stand in for a masked piece: all but special tokens."""
+
+    @classmethod
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+        """That of a tokenizer; raises InputError if it has no mask token."""
+        mask_id = tokenizer.mask_token_id
+        if mask_id is None:
+            raise InputError(
+                f"{tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible"
+            )
+        special = set(tokenizer.all_special_ids)
+        ordinary = [number for number in range(len(tokenizer)) if number not in special]
+        return cls(int(mask_id), ordinary)
 
 
 @documented

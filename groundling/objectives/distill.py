@@ -16,8 +16,8 @@ from groundling.objectives.contrast import everyone, info_nce
 class Distill(Objective):
     """Bring the text encoder's own states close to a frozen teacher's features, through throw-away projections.
 
-    Needs a teacher (`Taught`) whose features are `sentence` (N, E) and `words` (N, K, E). Kinds: "l1" is CLIP-TD's
-    naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
+    Needs a teacher (`TeacherDataset`) whose features are `sentence` (N, E) and `words` (N, K, E). Kinds: "l1" is
+    CLIP-TD's naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
     `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE against the
     teacher's features of the other sentences and words of the micro-batch in all processes, equal words not being
     negatives. The student's sentence feature is its first position, the mean, or with `pool="own"` what its own

@@ -20,6 +20,7 @@ from groundling.data.regions.paired import Mark, RegionSamples, Seeing
 from groundling.data.regions.pictures import Pictured
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
+from groundling.models.clip import FrozenClip
 from groundling.models.kinds import Student
 from groundling.models.saved_heads import HEADS, load_head
 from groundling.objectives.supervised import Supervised
@@ -31,9 +32,9 @@ from groundling.runs.hashing import hashes_of
 from groundling.settings.objectives import Targeted
 from groundling.tasks import Task
 from groundling.tasks.table import metrics_of
+from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.taught import Taught
-from groundling.teachers.towers import Towers
+from groundling.teachers.dataset import TeacherSet
 from groundling.training.evaluation import Scores, evaluate
 from groundling.vision.photos import Finder
 from groundling.vision_language.end_to_end import EndToEnd
@@ -318,11 +319,9 @@ def _told_by_clip(
 ) -> Samples:
     """Samples with what the CLIP under an adapter says of their photos and texts."""
     base = student.base
-    towers = Towers(base.image, base.text, base.tokenizer)
-    teacher = ClipTeacher(towers, {IMAGE, TEXT}, Targeted(), pictures=photos).to(device)
-    for part in teacher.parts():
-        samples = Taught(samples, part)
-    return samples
+    clip = FrozenClip(base.image, base.text, base.tokenizer)
+    teacher = ClipTeacher(clip, {IMAGE, TEXT}, Targeted(), pictures=photos).to(device)
+    return TeacherSet([teacher], FeatureCache()).wrap(samples)[0]
 
 
 def images_of(examples: Sequence[Example]) -> list[str]:

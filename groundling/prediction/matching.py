@@ -14,14 +14,14 @@ from groundling.core.batch import Example, collate, needed
 from groundling.core.errors import InputError
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.samples import Samples, TextSamples
-from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.clip import load_frozen_clip
 from groundling.models.saved_heads import load_head
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.runs.progress import followed
 from groundling.settings.objectives import Targeted
+from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher, text_of
-from groundling.teachers.towers import Towers
-from groundling.training.teaching import Classroom
+from groundling.teachers.dataset import TeacherSet
 from groundling.vision_language.loading import design_of, is_single_stream, load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -62,20 +62,20 @@ class ByCosine:
 
     measure = "cosine x scale"
 
-    def __init__(self, source: str, images: str, device: torch.device, folder: Path) -> None:
-        """`images`: their folder; features are kept in `folder`. Raises InputError if it is no CLIP of two sides."""
+    def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
+        """`images`: their folder; features are kept in `cache`. Raises InputError if it is no CLIP of two sides."""
         if is_single_stream(source):
             raise InputError(f"{source}: this model reads regions; pass --regions STORE")
-        self.towers = Towers(load_clip_image(source), *load_clip_text(source))
-        self.towers.to(device)
+        self.clip = load_frozen_clip(source)
+        self.clip.to(device)
         self.images = images
-        self.folder = folder
-        self.scale = float(needed(self.towers.text, "text", "a CLIP").logit_scale.exp())
+        self.cache = cache
+        self.scale = float(needed(self.clip.text, "text", "a CLIP").logit_scale.exp())
 
     def kept(self, examples: Sequence[Example], *features: str) -> Samples:
         """The examples as samples that carry the named features: `clip_image` (E,), `clip_text` (E,), unit length."""
-        teacher = ClipTeacher(self.towers, features, Targeted(teacher_images=self.images))
-        samples, _ = Classroom([teacher], 1.0, self.folder).wrap(TextSamples(examples, None))
+        teacher = ClipTeacher(self.clip, features, Targeted(teacher_images=self.images))
+        samples, _ = TeacherSet([teacher], self.cache).wrap(TextSamples(examples, None))
         return samples
 
     def __call__(self, examples: Sequence[Example], split: str) -> Matches:
@@ -90,7 +90,7 @@ class ByCosine:
             images = np.stack([one["clip_image"] for one in some]).astype(float)
             texts = np.stack([one["clip_text"] for one in some]).astype(float)
             scores += (self.scale * (images * texts).sum(1)).tolist()
-            for row, cut in self.towers.rows([text_of(examples[place]) for place in places]):
+            for row, cut in self.clip.rows([text_of(examples[place]) for place in places]):
                 read.append(row.ids.tobytes())
                 dropped.append(cut)
         return Matches(np.array(scores), read, np.array(dropped))

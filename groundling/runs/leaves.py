@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from groundling.runs.folder import open_run
 from groundling.runs.work import Work
 from groundling.settings.fields import flat
 
@@ -38,6 +39,18 @@ class Written:
     ) -> Any:
         """What the command's function returns, with notes."""
         work = Work(Path(out))
+        return work.with_notes(function(*settings.values(), work))
+
+
+@dataclass(frozen=True)
+class Runs:
+    """A folder of runs, which may become more: each of them has its own settings."""
+
+    def made(
+        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
+    ) -> Any:
+        """What the command's function returns; raises InputError if the folder holds something else."""
+        work = Work(open_run(out, "sweep", {}, {}))
         return work.with_notes(function(*settings.values(), work))
 
 
@@ -95,5 +108,5 @@ class RunFolder:
         return told
 
 
-Leaves = Nothing | Written | RunFolder
+Leaves = Nothing | Written | Runs | RunFolder
 """What a command may leave."""

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Literal
 
+from groundling.core.find import is_outside
 from groundling.settings.fields import Input, Settings, above, at_least, between
 
 
@@ -121,6 +123,16 @@ run ends."""
     """CLIP-TD: distil only where the teacher is surer than the student: of a question, or of each pair by itself."""
     td_temperature: Annotated[float, above(0)] = 1.0
     """CLIP-TD: T of that comparison; the larger, the more often the teacher is taken for the surer one."""
+
+
+def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:
+    """The models and images of a run's teachers, whose hashes tell it from other runs."""
+    return {
+        "teacher": "" if is_outside(source) else source,
+        "teacher_text": options.teacher_text,
+        "teacher_scorer": options.teacher_scorer,
+        "teacher_images": options.teacher_images,
+    }
 
 
 @dataclass(frozen=True)

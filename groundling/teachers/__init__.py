@@ -1,4 +1,4 @@
-"""A teacher says of every row what it sees in it; frozen, never saved, and asked once for equal inputs."""
+"""A teacher returns features for every row; it is frozen, never saved, and reads equal inputs once."""
 
 from __future__ import annotations
 
@@ -23,25 +23,24 @@ from groundling.runs.hashing import hashes_of
 
 @documented
 class Teacher:
-    """What a frozen teacher does; `Taught` puts it before a model, live or from a cache. Abstract."""
+    """A frozen model whose features objectives read; `TeacherDataset` puts them beside samples. Abstract."""
 
     name: str = ""
-    """What it is called in a batch's `asides`, if it is live, and the folder of its features, if they are kept."""
+    """Its key in a batch's `asides` where it runs in every step, and the beginning of its folder in a cache."""
     width: int = 0
-    """Width E of its features of texts and words, 0 if it says nothing of these."""
+    """Width E of its features of texts and words; 0 if it has none."""
     image_width: int = 0
-    """Width of its features of images, if it sees any."""
-    keeps: Literal["always", "fixed", "never"] = "fixed"
-    """When its features are worth keeping.
+    """Width of its features of images; 0 if it has none."""
+    cacheable: Literal["always", "fixed", "never"] = "fixed"
+    """When its features are worth caching.
 
     always: they are the same whatever text is drawn, as those of an image; fixed: where the data is the same in every
     epoch; never: they follow from other features in no time.
     """
-
-    counts: bool = True
-    """Whether pieces that it cuts off are counted for it; of several parts that read the same text, one counts."""
-    called: str = "the teacher"
-    """What progress and messages call it."""
+    counts_truncated: bool = True
+    """Whether what it truncates is counted; of several parts that read the same text, one counts."""
+    display_name: str = "the teacher"
+    """Its name in progress bars and messages."""
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """What it reads of some rows, made from their `example`; equal inputs have equal ids, others different ones."""
@@ -52,29 +51,33 @@ class Teacher:
         return [one.id for one in inputs_of(self, rows)]
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
-        """What it says of a batch of its own inputs, by name: (U, ...) for U rows."""
+        """Its features of a batch of its own inputs, by name: (U, ...) for U rows."""
         raise NotImplementedError
 
-    def known(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
         """Those of its features, of a batch of its inputs, by which objectives count, in the computer's own memory.
 
-        As it stands these are all, and reading them waits for the accelerator they are on: a teacher that can tell
-        from `batch`, which never left that memory, or of whose features none is counted by, says so here.
+        By default these are all, and reading them waits for the accelerator they are on: a teacher that can tell
+        from `batch`, which never left that memory, or of whose features none is counted by, overrides this.
         """
         return {name: value.cpu() for name, value in features.items()}
 
     def parts(self) -> Sequence[Teacher]:
-        """Teachers that together say the same, each of inputs of its own, where its features are to be kept.
+        """Teachers that together have the same features, each of inputs of its own, for a cache.
 
-        What an image is said to be is then kept once, however many texts go with it. A later one finds what the earlier
-        ones said among its rows' `features`.
+        The features of an image are then cached once, however many texts go with it. A later part finds the earlier
+        parts' features in its rows' `features`.
         """
         return (self,)
 
-    def key(self) -> dict[str, Any]:
-        """What its features depend on beside its inputs, as JSON: features kept by another teacher are refused.
+    def uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
+        """What runs in every step in place of those of its parts that no cache has; by default each by itself."""
+        return parts
 
-        As it stands, its kind and the file that says what this does; a teacher with weights adds their hash.
+    def key(self) -> dict[str, Any]:
+        """What its features depend on beside its inputs, as JSON: its hash tells a teacher's cached features.
+
+        By default its class and the hash of the file that defines it; a teacher with weights adds their hash.
         """
         return origin(type(self))
 
@@ -86,8 +89,8 @@ class Teacher:
         """Move it, if it has anything to move."""
         return self
 
-    def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
-        """The features of every row of that batch without its padding, as they are kept."""
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+        """The features of every row of that batch without its padding, as they are cached."""
         arrays = {name: value.cpu().numpy() for name, value in features.items()}
         return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
 
@@ -121,7 +124,7 @@ def ids_of(teacher: Teacher, rows: Sequence[Sample]) -> list[str]:
 
 
 def features_of(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
-    """What a teacher says of a batch of its inputs, without a gradient.
+    """A teacher's features of a batch of its inputs, without a gradient.
 
     Raises InputError if that is no tensor by name, of as many rows as the batch has inputs.
     """
@@ -131,13 +134,11 @@ def features_of(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     return cast(Mapping[str, Tensor], features)
 
 
-def kept_of(
-    teacher: Teacher, features: Mapping[str, Tensor], batch: Batch
-) -> list[dict[str, np.ndarray]]:
-    """The features of every input as they are kept; raises InputError if they are of more or fewer."""
-    kept = teacher.kept(features, batch)
-    _check_rows(teacher, "kept", kept, len(batch), Mapping)
-    return kept
+def arrays_of(teacher: Teacher, batch: Batch) -> list[dict[str, np.ndarray]]:
+    """A teacher's features of every input of a batch, as they are cached; raises InputError as `features_of`."""
+    arrays = teacher.unbatch(features_of(teacher, batch), batch)
+    _check_rows(teacher, "unbatch", arrays, len(batch), Mapping)
+    return arrays
 
 
 def _check_rows(teacher: Teacher, method: str, found: object, count: int, kind: type) -> None:
@@ -176,45 +177,45 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
 
 @documented
 @dataclass(frozen=True)
-class Doubt:
-    """A number of a step that has to be finite, looked at when the device has come to it."""
+class FiniteCheck:
+    """A number of a step that has to be finite; it is read when the device has computed it."""
 
     number: Tensor
     """() float."""
-    says: Callable[[float], str]
-    """What an error says of it, if it is not."""
+    message: Callable[[float], str]
+    """The error, from the number that is not finite."""
 
     def settle(self, number: float) -> None:
         """Raises InputError if the number, now known, is not finite."""
         if not math.isfinite(number):
-            raise InputError(self.says(number))
+            raise InputError(self.message(number))
 
 
-def said(teacher: Teacher, batch: Batch) -> tuple[Batch, list[Doubt]]:
-    """The batch with a live teacher's features, by row; different inputs are read once. And whether they are numbers.
+def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteCheck]]:
+    """The batch with the features of a teacher that runs in every step, by row; and whether they are finite.
 
-    A batch of data that this teacher does not teach, such as text beside captioned images, stays as it is.
+    Different inputs are read once. A batch without inputs for this teacher, such as text beside captioned images,
+    stays as it is.
     """
     aside = batch.asides.get(teacher.name)
     if aside is None:
         return batch, []
     features = features_of(teacher, aside.batch)
-    doubts = [_doubt(teacher, name, value, batch) for name, value in features.items()]
+    checks = [_is_finite(teacher, name, value, batch) for name, value in features.items()]
     taught = _with(teacher, batch, features)
     if batch.origin is not None:
         before = batch.origin.asides[teacher.name].batch
-        known = teacher.known(before, features)
-        _check_features(teacher, "known", known, len(before))
-        origin = _with(teacher, batch.origin, known)
-        taught = replace(taught, origin=origin)
-    return taught, doubts
+        countable = teacher.countable(before, features)
+        _check_features(teacher, "countable", countable, len(before))
+        taught = replace(taught, origin=_with(teacher, batch.origin, countable))
+    return taught, checks
 
 
-def _doubt(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> Doubt:
-    """Whether a feature of a teacher is made of numbers."""
+def _is_finite(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> FiniteCheck:
+    """Whether a feature of a teacher is made of finite numbers."""
     sound = torch.isfinite(values).all()
     few = ", ".join(batch.ids[:3])
-    return Doubt(
+    return FiniteCheck(
         torch.where(sound, 0.0, math.nan),
         lambda _: f"{teacher.name}: its feature {name} of one of {few}, ... is not a finite number",
     )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -30,12 +30,11 @@ from groundling.data.text.keywords import (
     token_scores,
 )
 from groundling.data.text.words import spans
-from groundling.models.clip import last_pieces
+from groundling.models.clip import FrozenClip, last_pieces
 from groundling.settings.objectives import Targeted
 from groundling.teachers import Teacher, origin
-from groundling.teachers.kept import BATCH
-from groundling.teachers.taught import each_of
-from groundling.teachers.towers import Towers
+from groundling.teachers.cache import BATCH
+from groundling.teachers.dataset import each_of
 
 FEATURES = (
     "clip_image",
@@ -45,14 +44,10 @@ FEATURES = (
     "clip_word",
     "clip_confidence",
 )
-"""What objectives may ask for; see `ClipTeacher`."""
+"""What objectives may read; see `ClipTeacher`."""
 SCORED_IMAGE = "clip_scored_image"
 SCORED_TEXT = "clip_scored_text"
 """Embeddings in the space in which image and text are compared, where features are in another one."""
-
-
-RELEVANCE = "clip_relevance"
-"""The cosine of image and each raw word, which is not handed out."""
 
 
 @dataclass(frozen=True)
@@ -72,282 +67,314 @@ class Anchors:
     classes: int
 
 
-class ClipTeacher(Teacher):
-    """What a CLIP-like model says of each row's image and text; only what is asked for is computed.
+class Photos:
+    """The images of a teacher's examples; equal files have equal ids."""
 
-    Features by row, float32: `clip_image` (N, Ei) and `clip_text` (N, Et), of unit length; `clip_similarity` (N,), the
-    cosine of both times CLIP's own scale; `clip_words` (N, M, Et), of unit length, of the M words that matter most,
-    each as its last piece shows it, and `clip_word` (N, M) int64, which raw words of the row these are, zeros and -1
-    beyond; `clip_confidence` (N,), the largest share of its softmax over the task's answers.
-
-    A row's text is its first text and, after a space, its second, in one window, cut from the end. The words that
-    matter are those with the most visual relevance (cosine of image and word) and keyword importance (Eq. 5 and 6).
-    """
-
-    name = "clip"
-
-    def __init__(
-        self,
-        towers: Towers,
-        wants: Collection[str],
-        options: Targeted | None = None,
-        *,
-        scorer: Towers | None = None,
-        keywords: Keywords | None = None,
-        sure_of: Answers | Anchors | None = None,
-        pictures: Mapping[str, Picture] | None = None,
-    ) -> None:
-        """A teacher that is asked for `wants`, some of `FEATURES`.
-
-        Args:
-            towers: what makes the features.
-            wants: what is asked for.
-            options: the folder of the images, the space of the features, and how words are selected.
-            scorer: another CLIP-like model, which compares image and text; without one, the towers themselves do.
-            keywords: finds the keywords of a text; without, the built-in extractor does.
-            sure_of: what `clip_confidence` is about.
-            pictures: the images by id; without, those in the folder of the images.
-
-        Raises InputError if something is asked for that these cannot say.
-        """
-        self.towers = towers
-        self.options = options or Targeted()
-        self.scorer = scorer or towers
-        self.keywords = keywords or BuiltIn()
-        self.sure_of = sure_of
-        self.wants = tuple(name for name in (*FEATURES, SCORED_IMAGE, SCORED_TEXT) if name in wants)
-        self.pictures = pictures
+    def __init__(self, where: str | Mapping[str, Picture]) -> None:
+        """`where`: their folder, or the images themselves by id."""
+        self.where = where
         self.files: dict[str, Picture] = {}
         self.digests: dict[str, str] = {}
-        self.answers: list[Tensor] = []
-        self.anchors: list[Clusters] = []
-        text, image = towers.text, towers.image
-        joint = self.options.space == "joint"
-        if text is not None:
-            self.width = text.width if joint else int(text.projection.in_features)
-        else:
-            self.width = 0
-        if image is not None:
-            self.image_width = image.width if joint else image.pooled_width
-        self._check()
 
-    def _check(self) -> None:
-        asked = self._lacking(())
-        if "clip_confidence" in asked and self.sure_of is None:
-            raise InputError("a teacher's confidence needs a task with answers to be sure of")
-        compares = {"clip_similarity", "clip_confidence"} & asked
-        if (compares or ("clip_words" in asked and self._ranks)) and not self.scorer.joined:
-            raise InputError(
-                "image and text side of the teacher are of different models and share no space; pass "
-                "--teacher-scorer MODEL, a CLIP-like model that compares image and text"
-            )
-        if self._sees(asked) and self.pictures is None and not self.options.teacher_images:
-            raise InputError(
-                f"a teacher that is asked for {', '.join(self.wants)} needs --teacher-images FOLDER"
-            )
-        if self.options.words < 1:
-            raise InputError(f"words = {self.options.words}, expected at least 1")
+    def find(self, samples: Samples, who: str) -> None:
+        """Find the images of samples; raises InputError, naming `who` reads them, for one that is missing."""
+        self.files.update(pictures_of(samples, self.where, who))
 
-    # -- what depends on what ----------------------------------------------------------------------------------------
-
-    @property
-    def scored_image(self) -> str:
-        """The feature in which an image is compared with texts."""
-        own = self.scorer is self.towers and self.options.space == "joint"
-        return "clip_image" if own else SCORED_IMAGE
-
-    @property
-    def scored_text(self) -> str:
-        """The feature in which a text is compared with images."""
-        own = self.scorer is self.towers and self.options.space == "joint"
-        return "clip_text" if own else SCORED_TEXT
-
-    @property
-    def _ranks(self) -> bool:
-        """Whether words are selected by what they are worth, and not by chance."""
-        return self.options.select == "top"
-
-    def _lacking(self, known: Collection[str]) -> set[str]:
-        """What has to be computed for what is asked for, where some features are known."""
-        lacking = set(self.wants) - set(known)
-        if "clip_confidence" in lacking:
-            lacking.add(
-                "clip_similarity" if isinstance(self.sure_of, Anchors) else self.scored_image
-            )
-            lacking -= set(known)
-        if "clip_similarity" in lacking:
-            lacking |= {self.scored_image, self.scored_text}
-        if {"clip_words", "clip_word"} & lacking:
-            lacking |= {"clip_words", "clip_word"}
-            if self._ranks:
-                lacking.add(self.scored_image)
-        return lacking - set(known)
-
-    def _of_image(self) -> set[str]:
-        """Features that depend on the image alone."""
-        sure = {"clip_confidence"} if isinstance(self.sure_of, Answers) else set()
-        return {"clip_image", SCORED_IMAGE} | sure
-
-    def _of_text(self) -> set[str]:
-        """Features that depend on the text alone."""
-        words = set() if self._ranks else {"clip_words", "clip_word"}
-        return {"clip_text", SCORED_TEXT} | words
-
-    def _sees(self, asked: Collection[str]) -> bool:
-        return not set(asked) <= self._of_text()
-
-    def _reads(self, asked: Collection[str]) -> bool:
-        return not set(asked) <= self._of_image()
-
-    def parts(self) -> Sequence[Teacher]:
-        """One for images, one for texts, one for words, and one for what follows from these; as are needed."""
-        asked = self._lacking(())
-        # How sure it is follows from the image in no time; kept with it, a gate would need images of its own.
-        groups: list[tuple[str, set[str], Literal["always", "fixed", "never"]]] = [
-            ("clip_images", {"clip_image", SCORED_IMAGE}, "always"),
-            ("clip_texts", {"clip_text", SCORED_TEXT}, "fixed"),
-            ("clip_words", {"clip_words", "clip_word"}, "fixed"),
-            ("clip_scores", {"clip_similarity", "clip_confidence"}, "never"),
-        ]
-        parts = []
-        for name, group, keeps in groups:
-            if group & asked:
-                part = copy(self)
-                part.name = name
-                part.wants = tuple(sorted(group & asked))
-                part.keeps = keeps
-                part.counts = name != "clip_words" or not self._read_before_words(asked)
-                parts.append(part)
-        return parts
-
-    def _read_before_words(self, asked: Collection[str]) -> bool:
-        """Whether the part for texts reads with the towers what the part for words reads again."""
-        own = {"clip_text"} if self.scorer is not self.towers else {"clip_text", SCORED_TEXT}
-        return not own.isdisjoint(asked)
-
-    def key(self) -> dict[str, Any]:
-        """Weights, preprocessing, tokenizers, and the settings on which what is asked for depends."""
-        key: dict[str, Any] = {"features": sorted(self.wants), "space": self.options.space}
-        for name, towers in (("teacher", self.towers), ("scorer", self.scorer)):
-            if name == "scorer" and towers is self.towers:
-                continue
-            if self._sees(self.wants) and towers.image is not None:
-                key[f"{name}_image"] = towers.image_key
-            of_text = self._reads(self.wants) or "clip_confidence" in self.wants
-            if of_text and towers.text is not None:
-                key[f"{name}_text"] = towers.text_key
-        if "clip_words" in self.wants:
-            chosen = {"words": self.options.words, "select": self.options.select}
-            key["selection"] = chosen
-            if self._ranks:
-                extractor = self.keywords
-                kind = extractor if hasattr(extractor, "__qualname__") else type(extractor)
-                key["selection"] |= {"relevance": self.options.relevance, "keywords": origin(kind)}
-        if "clip_confidence" in self.wants and isinstance(self.sure_of, Answers):
-            listed = json.dumps(self.sure_of.texts).encode()
-            key["answers"] = hashlib.sha256(listed).hexdigest()
-        return key
-
-    # -- what it reads -----------------------------------------------------------------------------------------------
-
-    def to(self, device: torch.device | str) -> ClipTeacher:
-        """Move the towers."""
-        self.towers.to(device)
-        self.scorer.to(device)
-        return self
-
-    def fit(self, samples: Samples) -> ClipTeacher:
-        """Find the images, and the classes' clusters among the similarities of all rows.
-
-        Raises InputError if an example has no image or several, or if an image is missing.
-        """
-        if self._sees(self._lacking(())):
-            who = f"a teacher that is asked for {', '.join(self.wants)}"
-            where = self.options.teacher_images if self.pictures is None else self.pictures
-            self.files.update(pictures_of(samples, where, who))
-        if isinstance(self.sure_of, Anchors) and "clip_confidence" in self.wants:
-            self._cluster(samples, self.sure_of.classes)
-        return self
-
-    def _cluster(self, samples: Samples, classes: int) -> None:
-        if self.anchors:
-            return
-        found: list[np.ndarray] = []
-        rows: list[Sample] = []
-        one = copy(self)
-        one.wants = ("clip_similarity",)
-        for number, sample in enumerate(each_of(samples), 1):
-            rows += sample.rows
-            if len(rows) >= BATCH or number == len(samples):
-                found.append(
-                    one.features(collate(one.inputs(rows)))["clip_similarity"].cpu().numpy()
-                )
-                rows = []
-        self.anchors.append(kmeans_1d(np.concatenate(found), classes))
-
-    def ids(self, rows: Sequence[Sample]) -> list[str]:
-        """A hash of the text, of the image's file, or of both, as far as what is asked for depends on them.
-
-        Of the text belongs which words may be selected, if the student does not read all of them.
-        """
-        sees, reads = self._sees(self.wants), self._reads(self.wants)
-        ids = []
-        for row in rows:
-            example = needed(row.example, "example", "a teacher")
-            text = text_of(example)
-            lost = _unread(row, text) if "clip_words" in self.wants else ()
-            parts = [_digest(f"{text}\n{lost}" if lost else text)] if reads else []
-            parts += [self._image_id(example)] if sees else []
-            ids.append("|".join(parts))
-        return ids
-
-    def _image_id(self, example: Example) -> str:
+    def id(self, example: Example) -> str:
+        """A hash of the contents of an example's image."""
         (name,) = example.images
         if name not in self.digests:
             self.digests[name] = digest_of(self.files[name])[:32]
         return self.digests[name]
 
+    def name(self, image_id: str) -> str:
+        """An image with that id, as the data calls it."""
+        return next((name for name, own in self.digests.items() if own == image_id), image_id)
+
+    def pixels(self, name: str, clips: Sequence[FrozenClip]) -> list[np.ndarray]:
+        """An image as each model reads it; raises InputError if its file is no image."""
+        path = self.files[name]
+        try:
+            image = read_picture(path)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        sides = [needed(clip.image, "image", "what is asked of this teacher") for clip in clips]
+        return [side.pixels(image) for side in sides]
+
+
+class Clips(NamedTuple):
+    """The models behind a teacher, and the images that they read."""
+
+    own: FrozenClip
+    """Its features are the teacher's."""
+    scorer: FrozenClip
+    """It compares image and text; the same one, unless the sides of `own` are of different models."""
+    joint: bool
+    """Whether features are in the joint space, and not before the projections."""
+    photos: Photos
+
+    @property
+    def apart(self) -> bool:
+        """Whether another model compares image and text."""
+        return self.scorer is not self.own
+
+    @property
+    def scored_image(self) -> str:
+        """The feature in which an image is compared with texts."""
+        return "clip_image" if self.joint and not self.apart else SCORED_IMAGE
+
+    @property
+    def scored_text(self) -> str:
+        """The feature in which a text is compared with images."""
+        return "clip_text" if self.joint and not self.apart else SCORED_TEXT
+
+    def unit(self, states: Tensor) -> Tensor:
+        """States (..., D) of the own text side as features (..., E)."""
+        return F.normalize(_projected(self.own, states) if self.joint else states, dim=-1)
+
+    def with_own_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
+        """Inputs with their texts, as the own model reads them."""
+        if inputs[0].clip is not None:
+            return inputs
+        rows = self.own.rows(texts)
+        pairs = zip(inputs, rows, strict=True)
+        return [replace(one, clip=row, dropped=dropped) for one, (row, dropped) in pairs]
+
+    def with_scorer_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
+        """Inputs with their texts, as the scorer reads them, where it is another model."""
+        beside = inputs[0].asides.get("scorer")
+        if not self.apart or (beside is not None and beside.clip is not None):
+            return inputs
+        rows = self.scorer.rows(texts)
+        return [
+            _beside(one, "scorer", clip=row) for one, (row, _) in zip(inputs, rows, strict=True)
+        ]
+
+
+class Pass:
+    """One batch of inputs, whose texts each model reads at most once for all parts of a teacher."""
+
+    def __init__(self, clips: Clips, batch: Batch) -> None:
+        self.clips = clips
+        self.batch = batch
+        self.found: dict[str, Tensor] = dict(batch.features)
+
+    @cached_property
+    def own_text(self) -> tuple[Tensor, Tensor]:
+        """The own model's states of each text's tokens (U, V, D), and the one at its end (U, D)."""
+        return self.clips.own.texts(self.batch)
+
+    @cached_property
+    def scorer_text(self) -> tuple[Tensor, Tensor]:
+        """The same of the scorer, of the inputs that are beside the batch's."""
+        return self.clips.scorer.texts(self.batch.asides["scorer"].batch)
+
+
+class ClipPart(Teacher):
+    """Some features of a CLIP-like model. Abstract."""
+
+    selects = False
+    """Whether it selects words, among those that the student reads."""
+
+    def __init__(self, clips: Clips, made: Collection[str], sees: bool, reads: bool) -> None:
+        """`made`: names of its features; `sees`, `reads`: whether they depend on the image, and on the text."""
+        self.clips = clips
+        self.made = tuple(sorted(made))
+        self.sees = sees
+        self.reads = reads
+
+    @property
+    def carried(self) -> set[str]:
+        """Features of earlier parts that it reads."""
+        return set()
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with what this part reads of their rows."""
+        return inputs
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Its features, by name; abstract."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> ClipPart:
+        """Move the models."""
+        self.clips.own.to(device)
+        self.clips.scorer.to(device)
+        return self
+
+    def fit(self, samples: Samples) -> ClipPart:
+        """Find the images; raises InputError if an example has no image or several, or if an image is missing."""
+        if self.sees:
+            self.clips.photos.find(samples, f"a teacher that is asked for {', '.join(self.made)}")
+        return self
+
+    def ids(self, rows: Sequence[Sample]) -> list[str]:
+        """A hash of the text, of the image's file, or of both, as far as its features depend on them.
+
+        Of the text belongs which words may be selected, if the student does not read all of them.
+        """
+        ids = []
+        for row in rows:
+            example = needed(row.example, "example", "a teacher")
+            parts = []
+            if self.reads:
+                text = text_of(example)
+                lost = _unread(row, text) if self.selects else ()
+                parts.append(_digest(f"{text}\n{lost}" if lost else text))
+            if self.sees:
+                parts.append(self.clips.photos.id(example))
+            ids.append("|".join(parts))
+        return ids
+
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Pixels and texts, as far as they are needed beside the features that the rows have already."""
-        known = [name for name in rows[0].features if name in self._carried()]
-        lacking = self._lacking(known)
-        examples = [needed(row.example, "example", "a teacher") for row in rows]
-        texts = [text_of(example) for example in examples]
+        carried = [name for name in rows[0].features if name in self.carried]
         inputs = [
-            Sample(name, features={feature: row.features[feature] for feature in known})
+            Sample(name, features={feature: row.features[feature] for feature in carried})
             for name, row in zip(self.ids(rows), rows, strict=True)
         ]
-        inputs = self._with_texts(inputs, texts, lacking)
-        if "clip_words" in lacking:
-            inputs = [
-                self._with_words(one, text, _unread(row, text))
-                for one, text, row in zip(inputs, texts, rows, strict=True)
-            ]
-        return self._with_pictures(inputs, examples, lacking)
+        return self.extend(inputs, rows)
 
-    def _carried(self) -> set[str]:
-        """Features of other parts that are of use."""
-        return self._lacking(()) | {"clip_similarity", SCORED_IMAGE, SCORED_TEXT, self.scored_image}
+    @torch.no_grad()
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """Its features of a batch, by name; see `ClipTeacher`."""
+        found = self.compute(Pass(self.clips, batch.to(self.clips.scorer.device)))
+        return {name: found[name] for name in self.made}
 
-    def _with_texts(
-        self, inputs: list[Sample], texts: Sequence[str], lacking: set[str]
-    ) -> list[Sample]:
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Nothing: no objective counts by these."""
+        return {}
+
+    def key(self) -> dict[str, Any]:
+        """Weights, preprocessing and tokenizers on which its features depend."""
+        key: dict[str, Any] = {
+            "features": list(self.made),
+            "space": "joint" if self.clips.joint else "pre_projection",
+        }
+        models = {"teacher": self.clips.own}
+        if self.clips.apart:
+            models["scorer"] = self.clips.scorer
+        for name, clip in models.items():
+            if self.sees and clip.image is not None:
+                key[f"{name}_image"] = clip.image_key
+            if self.reads and clip.text is not None:
+                key[f"{name}_text"] = clip.text_key
+        return key
+
+
+class ClipImages(ClipPart):
+    """Features of images: `clip_image`, and `clip_scored_image` where images are compared in another space."""
+
+    name = "clip_images"
+    cacheable = "always"
+
+    def __init__(self, clips: Clips, made: Collection[str]) -> None:
+        """`made`: which of the two."""
+        super().__init__(clips, made, sees=True, reads=False)
+        scored = SCORED_IMAGE in made
+        self.by_own = "clip_image" in made or (scored and not clips.apart)
+        self.by_scorer = scored and clips.apart
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with their pixels."""
+        clips = [self.clips.own] * self.by_own + [self.clips.scorer] * self.by_scorer
+        pixels: dict[str, list[np.ndarray]] = {}
+        out = []
+        for one, row in zip(inputs, rows, strict=True):
+            (name,) = needed(row.example, "example", "a teacher").images
+            if name not in pixels:
+                pixels[name] = self.clips.photos.pixels(name, clips)
+            if self.by_own:
+                one = replace(one, pixels=pixels[name][0])
+            if self.by_scorer:
+                one = _beside(one, "scorer", pixels=pixels[name][-1])
+            out.append(one)
+        return out
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Unit-length features (U, E); a picture that several inputs share is read once."""
+        found = {}
+        if self.by_own:
+            pooled, joint = self.clips.own.pictures(one.batch, _image_ids(one.batch))
+            found["clip_image"] = F.normalize(joint if self.clips.joint else pooled, dim=-1)
+            if SCORED_IMAGE in self.made:
+                found[SCORED_IMAGE] = F.normalize(joint, dim=-1)
+        if self.by_scorer:
+            aside = one.batch.asides["scorer"]
+            _, joint = self.clips.scorer.pictures(aside.batch, _image_ids(aside.batch))
+            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)[aside.row]
+        return found
+
+
+class ClipTexts(ClipPart):
+    """Features of texts: `clip_text`, and `clip_scored_text` where texts are compared in another space."""
+
+    name = "clip_texts"
+
+    def __init__(self, clips: Clips, made: Collection[str]) -> None:
+        """`made`: which of the two."""
+        super().__init__(clips, made, sees=False, reads=True)
+        scored = SCORED_TEXT in made
+        self.by_own = "clip_text" in made or (scored and not clips.apart)
+        self.by_scorer = scored and clips.apart
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with their texts."""
-        words = "clip_words" in lacking
-        own = words or "clip_text" in lacking
-        scored = SCORED_TEXT in lacking or (words and self._ranks)
-        if own or (scored and self.scorer is self.towers):
-            rows = self.towers.rows(texts)
-            inputs = [
-                replace(one, clip=row, dropped=dropped)
-                for one, (row, dropped) in zip(inputs, rows, strict=True)
-            ]
-        if scored and self.scorer is not self.towers:
-            others = [row for row, _ in self.scorer.rows(texts)]
-            inputs = [
-                _beside(one, "scorer", clip=row) for one, row in zip(inputs, others, strict=True)
-            ]
-        return inputs
+        texts = _texts_of(rows)
+        if self.by_own:
+            inputs = self.clips.with_own_text(inputs, texts)
+        return self.clips.with_scorer_text(inputs, texts) if self.by_scorer else inputs
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Unit-length features (U, E)."""
+        found = {}
+        if self.by_own:
+            _, ends = one.own_text
+            found["clip_text"] = self.clips.unit(ends)
+            if SCORED_TEXT in self.made and not self.clips.apart:
+                found[SCORED_TEXT] = F.normalize(_projected(self.clips.own, ends), dim=-1)
+        if self.by_scorer:
+            _, ends = one.scorer_text
+            row = one.batch.asides["scorer"].row
+            found[SCORED_TEXT] = F.normalize(_projected(self.clips.scorer, ends), dim=-1)[row]
+        return found
+
+
+class ClipWords(ClipPart):
+    """The words that matter most, `clip_word`, and their features, `clip_words`."""
+
+    name = "clip_words"
+    selects = True
+
+    def __init__(self, clips: Clips, options: Targeted, keywords: Keywords | None = None) -> None:
+        """`options`: how words are selected; `keywords`: an extractor other than the built-in one."""
+        self.options = options
+        self.keywords = keywords or BuiltIn()
+        self.ranks = options.select == "top"  # by what words are worth, and not by chance
+        super().__init__(clips, ("clip_words", "clip_word"), sees=self.ranks, reads=True)
+
+    @property
+    def carried(self) -> set[str]:
+        """The image, with which words are compared."""
+        return {self.clips.scored_image} if self.ranks else set()
+
+    def key(self) -> dict[str, Any]:
+        """As every part's, and how words are selected."""
+        selection: dict[str, Any] = {"words": self.options.words, "select": self.options.select}
+        if self.ranks:
+            extractor = self.keywords
+            kind = extractor if hasattr(extractor, "__qualname__") else type(extractor)
+            selection |= {"relevance": self.options.relevance, "keywords": origin(kind)}
+        return super().key() | {"selection": selection}
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with their texts, and what is needed to select words."""
+        texts = _texts_of(rows)
+        inputs = self.clips.with_own_text(inputs, texts)
+        if self.ranks:
+            inputs = self.clips.with_scorer_text(inputs, texts)
+        each = zip(inputs, texts, rows, strict=True)
+        return [self._with_words(one, text, _unread(row, text)) for one, text, row in each]
 
     def _with_words(self, one: Sample, text: str, lost: Sequence[int]) -> Sample:
         """An input with what is needed to select its words: `candidate` and `importance` (K,), or `clip_word` (M,)."""
@@ -358,7 +385,7 @@ class ClipTeacher(Teacher):
         for row in (one.clip, one.asides["scorer"].clip if "scorer" in one.asides else None):
             if row is not None:
                 is_candidate &= np.isin(np.arange(len(places)), row.word)
-        if not self._ranks:
+        if not self.ranks:
             rng = generator("clip_words", text)
             chosen = select_random(is_candidate, self.options.words, rng)
             return replace(one, features={**one.features, "clip_word": self._numbers(chosen)})
@@ -366,7 +393,7 @@ class ClipTeacher(Teacher):
         features = {"candidate": is_candidate, "importance": worth}
         one = replace(one, features={**one.features, **features})
         if self.options.relevance == "isolated":
-            one = _beside(one, "alone", clip=self.scorer.alone(text))
+            one = _beside(one, "alone", clip=self.clips.scorer.alone(text))
         return one
 
     def _numbers(self, chosen: np.ndarray) -> np.ndarray:
@@ -375,143 +402,56 @@ class ClipTeacher(Teacher):
         numbers[: len(chosen)] = chosen
         return numbers
 
-    def _with_pictures(
-        self, inputs: list[Sample], examples: Sequence[Example], lacking: set[str]
-    ) -> list[Sample]:
-        apart = self.scorer is not self.towers
-        own = "clip_image" in lacking or (SCORED_IMAGE in lacking and not apart)
-        scored = SCORED_IMAGE in lacking and apart
-        if not (own or scored):
-            return inputs
-        pixels: dict[str, tuple[np.ndarray | None, np.ndarray | None]] = {}
-        out = []
-        for one, example in zip(inputs, examples, strict=True):
-            (name,) = example.images
-            if name not in pixels:
-                pixels[name] = self._pixels(name, own, scored)
-            mine, others = pixels[name]
-            one = replace(one, pixels=mine)
-            out.append(_beside(one, "scorer", pixels=others) if scored else one)
-        return out
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Numbers (U, M) of the words that matter most, and their features (U, M, E)."""
+        states, _ = one.own_text
+        chosen = one.found["clip_word"] if not self.ranks else self._selected(one)
+        return {"clip_word": chosen, "clip_words": self._features(one.batch, states, chosen)}
 
-    def _pixels(
-        self, name: str, own: bool, scored: bool
-    ) -> tuple[np.ndarray | None, np.ndarray | None]:
-        """An image as the towers and as the scorer see it; raises InputError if its file is no image."""
-        path = self.files[name]
-        try:
-            image = read_picture(path)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
-        seen = []
-        for towers, wanted in ((self.towers, own), (self.scorer, scored)):
-            side = (
-                needed(towers.image, "image", "what is asked of this teacher") if wanted else None
-            )
-            seen.append(None if side is None else side.pixels(image))
-        return seen[0], seen[1]
+    def _selected(self, one: Pass) -> Tensor:
+        """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
+        words = self.options.words
+        chosen = [self._numbers(select(*scores, words)) for scores in self.scores(one)]
+        return torch.from_numpy(np.stack(chosen)).to(one.batch.device)
 
-    # -- what it says ------------------------------------------------------------------------------------------------
+    def scores(self, one: Pass) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Scores (K,) of each row's words and which are candidates (K,) bool; raises InputError as `_selected`."""
+        is_candidate = one.batch.features["candidate"].cpu().numpy()
+        importance = one.batch.features["importance"].cpu().numpy()
+        cosines = self._relevance(one).double().cpu().numpy()
+        found = []
+        for row, candidates in enumerate(is_candidate):
+            if not np.isfinite(cosines[row][candidates]).all():
+                image = self.clips.photos.name(_image_ids(one.batch)[row])
+                raise InputError(
+                    f"{image}: the teacher's similarity of the image and a word of its text is not a finite number; "
+                    "its weights may be damaged"
+                )
+            found.append((token_scores(cosines[row], importance[row], candidates), candidates))
+        return found
 
-    @torch.no_grad()
-    def features(self, batch: Batch) -> dict[str, Tensor]:
-        """What is asked for, by name; see the class."""
-        batch = batch.to(self.scorer.device)
-        known = [name for name in batch.features if name in self._carried()]
-        # Words by chance are chosen with the inputs; their features are not known by that.
-        lacking = self._lacking([name for name in known if name != "clip_word"])
-        found = dict(batch.features)
-        self._say_images(batch, lacking, found)
-        self._say_texts(batch, lacking, found)
-        if "clip_similarity" in lacking:
-            scale = needed(self.scorer.text, "text", "a similarity").logit_scale.exp()
-            pairs = found[self.scored_image] * found[self.scored_text]
-            found["clip_similarity"] = scale * pairs.sum(-1)
-        if "clip_confidence" in lacking:
-            found["clip_confidence"] = self._confidence(found)
-        return {name: found[name] for name in self.wants}
-
-    def known(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Nothing: no objective counts by these."""
-        return {}
-
-    @torch.no_grad()
-    def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """By what the words of rows are selected: the score (K,) of each raw word, and which are candidates (K,) bool.
-
-        Words that are none score 0. For a teacher that is asked for `clip_words`, chosen by what they are worth.
-        """
-        batch = collate(self.inputs(rows)).to(self.scorer.device)
-        lacking = self._lacking(())
-        found = dict(batch.features)
-        self._say_images(batch, lacking, found)
-        self._say_texts(batch, lacking, found)
-        return self._worths(batch, found[RELEVANCE])
-
-    def _say_images(self, batch: Batch, lacking: set[str], found: dict[str, Tensor]) -> None:
-        names = [name.rpartition("|")[2] for name in batch.ids]
-        apart = self.scorer is not self.towers
-        if "clip_image" in lacking or (SCORED_IMAGE in lacking and not apart):
-            pooled, joint = self.towers.pictures(batch, names)
-            own = joint if self.options.space == "joint" else pooled
-            found["clip_image"] = F.normalize(own, dim=-1)
-            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)
-        if SCORED_IMAGE in lacking and apart:
-            aside = batch.asides["scorer"]
-            names = [name.rpartition("|")[2] for name in aside.batch.ids]
-            _, joint = self.scorer.pictures(aside.batch, names)
-            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)[aside.row]
-
-    def _say_texts(self, batch: Batch, lacking: set[str], found: dict[str, Tensor]) -> None:
-        words = "clip_words" in lacking
-        apart = self.scorer is not self.towers
-        scored = SCORED_TEXT in lacking
-        states: Tensor | None = None
-        if words or "clip_text" in lacking or (scored and not apart):
-            states, ends = self.towers.texts(batch)
-            found["clip_text"] = self._unit(ends)
-            if not apart:
-                found[SCORED_TEXT] = F.normalize(_projected(self.towers, ends), dim=-1)
-        contextual = words and self._ranks and self.options.relevance == "contextual"
-        compared = states
-        if apart and (scored or contextual):
-            aside = batch.asides["scorer"]
-            other, ends = self.scorer.texts(aside.batch)
-            compared = other[aside.row]
-            found[SCORED_TEXT] = F.normalize(_projected(self.scorer, ends), dim=-1)[aside.row]
-        if words and states is not None:
-            if self._ranks:
-                found[RELEVANCE] = self._relevance(batch, compared, found)
-                found["clip_word"] = self._selected(batch, found[RELEVANCE])
-            found["clip_words"] = self._words(batch, states, found["clip_word"])
-
-    def _unit(self, states: Tensor) -> Tensor:
-        """States (..., D) of the text side as features (..., Et)."""
-        if self.options.space == "joint":
-            states = _projected(self.towers, states)
-        return F.normalize(states, dim=-1)
-
-    def _relevance(
-        self, batch: Batch, states: Tensor | None, found: Mapping[str, Tensor]
-    ) -> Tensor:
+    def _relevance(self, one: Pass) -> Tensor:
         """The cosine (U, K) of each row's image and each of its raw words."""
+        batch, scorer = one.batch, self.clips.scorer
         count = batch.features["candidate"].shape[1]
-        image = found[self.scored_image]
+        image = one.found[self.clips.scored_image]
         if self.options.relevance == "isolated":
             return self._alone(batch.asides["alone"], image, count)
-        read = batch if self.scorer is self.towers else batch.asides["scorer"].batch
-        windows = needed(read.clip, "clip", "visual relevance")
-        last = last_pieces(windows.word, count)
-        if self.scorer is not self.towers:
-            last = last[batch.asides["scorer"].row]
-        of_words = _at(needed(states, "states", "visual relevance"), last)
-        of_words = F.normalize(_projected(self.scorer, of_words), dim=-1)
+        if self.clips.apart:
+            aside = batch.asides["scorer"]
+            states = one.scorer_text[0][aside.row]
+            windows = needed(aside.batch.clip, "clip", "visual relevance")
+            last = last_pieces(windows.word, count)[aside.row]
+        else:
+            states, _ = one.own_text
+            last = last_pieces(needed(batch.clip, "clip", "visual relevance").word, count)
+        of_words = F.normalize(_projected(scorer, _at(states, last)), dim=-1)
         return (of_words @ image.unsqueeze(-1)).squeeze(-1)
 
     def _alone(self, aside: Aside, image: Tensor, count: int) -> Tensor:
         """The same of words that are each a text by itself."""
         windows = needed(aside.batch.clip, "clip", "visual relevance")
-        side = needed(self.scorer.text, "text", "visual relevance")
+        side = needed(self.clips.scorer.text, "text", "visual relevance")
         _, ends = side.unprojected(windows)
         ends = F.normalize(side.projection(ends), dim=-1)
         number = torch.arange(len(ends), device=ends.device)
@@ -521,58 +461,269 @@ class ClipTeacher(Teacher):
         by_row[windows.row, place] = ends
         return (by_row[aside.row, :count] @ image.unsqueeze(-1)).squeeze(-1)
 
-    def _selected(self, batch: Batch, relevance: Tensor) -> Tensor:
-        """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
-        chosen = [
-            self._numbers(select(scores, candidates, self.options.words))
-            for scores, candidates in self._worths(batch, relevance)
-        ]
-        return torch.from_numpy(np.stack(chosen)).to(relevance.device)
-
-    def _worths(self, batch: Batch, relevance: Tensor) -> list[tuple[np.ndarray, np.ndarray]]:
-        """Scores (K,) of each row's words and which are candidates (K,); raises InputError as `_selected`."""
-        is_candidate = batch.features["candidate"].cpu().numpy()
-        importance = batch.features["importance"].cpu().numpy()
-        cosines = relevance.double().cpu().numpy()
-        found = []
-        for row, candidates in enumerate(is_candidate):
-            if not np.isfinite(cosines[row][candidates]).all():
-                raise InputError(
-                    f"{self._named(batch.ids[row])}: the teacher's similarity of the image and a word of its text is "
-                    "not a finite number; its weights may be damaged"
-                )
-            found.append((token_scores(cosines[row], importance[row], candidates), candidates))
-        return found
-
-    def _named(self, name: str) -> str:
-        """The image of an input, as the data calls it."""
-        digest = name.rpartition("|")[2]
-        return next((image for image, own in self.digests.items() if own == digest), digest)
-
-    def _words(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
-        """Features (U, M, Et) of selected words (U, M), zeros where there is none."""
+    def _features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
+        """Features (U, M, E) of selected words (U, M), zeros where there is none."""
         windows = needed(batch.clip, "clip", "features of words")
         count = 1 + max(0, int(windows.word.max()))
         last = last_pieces(windows.word, count).gather(1, chosen.clamp(min=0))
-        return self._unit(_at(states, last)) * (chosen >= 0).unsqueeze(-1)
+        return self.clips.unit(_at(states, last)) * (chosen >= 0).unsqueeze(-1)
 
-    def _confidence(self, found: Mapping[str, Tensor]) -> Tensor:
-        """The largest share (U,) of the softmax over the answers."""
+
+class ClipScores(ClipPart):
+    """What follows from the features of image and text: `clip_similarity` and `clip_confidence`."""
+
+    name = "clip_scores"
+    # How sure it is follows from the image in no time; cached with it, a gate would need images of its own.
+    cacheable = "never"
+
+    def __init__(
+        self, clips: Clips, made: Collection[str], sure_of: Answers | Anchors | None = None
+    ) -> None:
+        """`made`: which of the two; `sure_of`: what `clip_confidence` is about."""
+        self.sure_of = sure_of
+        self.answers: Tensor | None = None
+        self.clusters: Clusters | None = None
+        super().__init__(clips, made, sees=True, reads="clip_similarity" in made)
+
+    @property
+    def carried(self) -> set[str]:
+        """What is compared."""
+        return {self.clips.scored_image} | ({self.clips.scored_text} if self.reads else set())
+
+    def key(self) -> dict[str, Any]:
+        """As every part's, and the answers."""
+        key = super().key()
         if isinstance(self.sure_of, Answers):
-            return self._of_answers(found[self.scored_image], self.sure_of.texts)
-        similarity = found["clip_similarity"]
-        (clusters,) = self.anchors
+            listed = json.dumps(self.sure_of.texts).encode()
+            key["answers"] = hashlib.sha256(listed).hexdigest()
+        return key
+
+    def fit(self, samples: Samples) -> ClipPart:
+        """Find the images, and the classes' clusters among the similarities of all rows."""
+        super().fit(samples)
+        self.cluster(samples, ())
+        return self
+
+    def cluster(self, samples: Samples, compared: Sequence[ClipPart]) -> None:
+        """Find the classes' clusters; `compared`: the parts whose features the samples do not carry."""
+        if not isinstance(self.sure_of, Anchors) or self.clusters is not None:
+            return
+        similarity = "clip_similarity"
+        own = ClipScores(self.clips, (similarity,))
+        one = ClipParts(self.clips, [*compared, own], (similarity,))
+        found: list[np.ndarray] = []
+        rows: list[Sample] = []
+        for number, sample in enumerate(each_of(samples), 1):
+            rows += sample.rows
+            if len(rows) >= BATCH or number == len(samples):
+                found.append(one.features(collate(one.inputs(rows)))[similarity].cpu().numpy())
+                rows = []
+        self.clusters = kmeans_1d(np.concatenate(found), self.sure_of.classes)
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """The scaled cosine (U,), and the largest share (U,) of the softmax over the answers."""
+        found = {}
+        image = one.found[self.clips.scored_image]
+        if self.reads:
+            scale = needed(self.clips.scorer.text, "text", "a similarity").logit_scale.exp()
+            pairs = image * one.found[self.clips.scored_text]
+            found["clip_similarity"] = scale * pairs.sum(-1)
+        if "clip_confidence" in self.made:
+            if isinstance(self.sure_of, Answers):
+                found["clip_confidence"] = self._of_answers(image, self.sure_of.texts)
+            else:
+                found["clip_confidence"] = self._of_classes(found["clip_similarity"])
+        return found
+
+    def _of_classes(self, similarity: Tensor) -> Tensor:
+        """The largest share (U,) of the softmax over the classes' clusters."""
+        clusters = needed(self.clusters, "clusters", "a teacher's confidence")
         logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
         return logits.softmax(-1).amax(-1).to(similarity)
 
     def _of_answers(self, image: Tensor, texts: Sequence[str]) -> Tensor:
         """The largest share (U,) of the softmax over answers, whose embeddings are computed once."""
-        side = needed(self.scorer.text, "text", "an answer's embedding")
-        if not self.answers:
-            rows = [row for row, _ in self.scorer.rows(texts)]
-            self.answers.append(self.scorer.embedded(rows))
-        answers = torch.cat(self.answers).to(image.device)
+        scorer = self.clips.scorer
+        side = needed(scorer.text, "text", "an answer's embedding")
+        if self.answers is None:
+            self.answers = scorer.embedded([row for row, _ in scorer.rows(texts)])
+        answers = self.answers.to(image.device)
         return (side.logit_scale.exp() * image @ answers.T).softmax(-1).amax(-1)
+
+
+class ClipParts(ClipPart):
+    """Several parts in one pass, as they run in every step of training."""
+
+    name = "clip"
+
+    def __init__(self, clips: Clips, members: Sequence[ClipPart], made: Collection[str]) -> None:
+        """`members`: in the order in which later ones read earlier ones' features; `made`: the features returned."""
+        super().__init__(
+            clips, made, any(one.sees for one in members), any(one.reads for one in members)
+        )
+        self.members = members
+        self.selects = any(one.selects for one in members)
+
+    @property
+    def carried(self) -> set[str]:
+        """Features that no member makes itself."""
+        carried = {name for one in self.members for name in one.carried}
+        return carried - {name for one in self.members for name in one.made}
+
+    def fit(self, samples: Samples) -> ClipPart:
+        """Find the images, and what members must know of the data."""
+        super().fit(samples)
+        compared = [one for one in self.members if isinstance(one, ClipImages | ClipTexts)]
+        for one in self.members:
+            if isinstance(one, ClipScores):
+                one.cluster(samples, compared)
+        return self
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with what every member reads."""
+        for one in self.members:
+            inputs = one.extend(inputs, rows)
+        return inputs
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """All members' features."""
+        for member in self.members:
+            one.found |= member.compute(one)
+        return one.found
+
+    def key(self) -> dict[str, Any]:
+        """Every member's."""
+        return {one.name: one.key() for one in self.members}
+
+
+class ClipTeacher(ClipParts):
+    """A CLIP-like model's features of each row's image and text; only what is asked for is computed.
+
+    Features by row, float32: `clip_image` (N, Ei) and `clip_text` (N, Et), of unit length; `clip_similarity` (N,), the
+    cosine of both times CLIP's own scale; `clip_words` (N, M, Et), of unit length, of the M words that matter most,
+    each as its last piece shows it, and `clip_word` (N, M) int64, which raw words of the row these are, zeros and -1
+    beyond; `clip_confidence` (N,), the largest share of its softmax over the task's answers.
+
+    A row's text is its first text and, after a space, its second, in one window, cut from the end. The words that
+    matter are those with the most visual relevance (cosine of image and word) and keyword importance (Eq. 5 and 6).
+    """
+
+    def __init__(
+        self,
+        clip: FrozenClip,
+        wants: Collection[str],
+        options: Targeted | None = None,
+        *,
+        scorer: FrozenClip | None = None,
+        keywords: Keywords | None = None,
+        sure_of: Answers | Anchors | None = None,
+        pictures: Mapping[str, Picture] | None = None,
+    ) -> None:
+        """A teacher that is asked for `wants`, some of `FEATURES`.
+
+        Args:
+            clip: the model whose features these are.
+            wants: what is asked for.
+            options: the folder of the images, the space of the features, and how words are selected.
+            scorer: another CLIP-like model, which compares image and text; without one, the model itself does.
+            keywords: finds the keywords of a text; without, the built-in extractor does.
+            sure_of: what `clip_confidence` is about.
+            pictures: the images by id; without, those in the folder of the images.
+
+        Raises InputError if something is asked for that these cannot say.
+        """
+        options = options or Targeted()
+        photos = Photos(options.teacher_images if pictures is None else pictures)
+        clips = Clips(clip, scorer or clip, options.space == "joint", photos)
+        wanted = [name for name in FEATURES if name in wants]
+        made = _with_dependencies(wanted, clips, sure_of, options)
+        _check(wanted, made, clips, options)
+        members: list[ClipPart] = []
+        if images := made & {"clip_image", SCORED_IMAGE}:
+            members.append(ClipImages(clips, images))
+        texts = made & {"clip_text", SCORED_TEXT}
+        if texts:
+            members.append(ClipTexts(clips, texts))
+        if "clip_words" in made:
+            words = ClipWords(clips, options, keywords)
+            # The part for texts reads with the same model what the part for words reads again.
+            words.counts_truncated = not (texts - {SCORED_TEXT} if clips.apart else texts)
+            members.append(words)
+        if scores := made & {"clip_similarity", "clip_confidence"}:
+            members.append(ClipScores(clips, scores, sure_of))
+        super().__init__(clips, members, wanted)
+        text, image = clip.text, clip.image
+        if text is not None:
+            self.width = text.width if clips.joint else int(text.projection.in_features)
+        if image is not None:
+            self.image_width = image.width if clips.joint else image.pooled_width
+
+    def parts(self) -> Sequence[Teacher]:
+        """One for images, one for texts, one for words, and one for what follows from these; as are needed."""
+        return self.members
+
+    def uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
+        """One teacher of them all, which reads each text once."""
+        rest = [one for one in self.members if one in parts]
+        made = {name for one in rest for name in one.made}
+        return [ClipParts(self.clips, rest, made & set(self.made))]
+
+    @torch.no_grad()
+    def word_scores(self, rows: Sequence[Sample]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """By what the words of rows are selected: the score (K,) of each raw word, and which are candidates (K,) bool.
+
+        Words that are none score 0. For a teacher that is asked for `clip_words`, chosen by what they are worth.
+        """
+        one = Pass(self.clips, collate(self.inputs(rows)).to(self.clips.scorer.device))
+        self.compute(one)
+        (words,) = [member for member in self.members if isinstance(member, ClipWords)]
+        return words.scores(one)
+
+
+def _with_dependencies(
+    wanted: Collection[str], clips: Clips, sure_of: Answers | Anchors | None, options: Targeted
+) -> set[str]:
+    """All features that have to be computed for what is asked for."""
+    made = set(wanted)
+    if "clip_confidence" in made:
+        made.add("clip_similarity" if isinstance(sure_of, Anchors) else clips.scored_image)
+        if sure_of is None:
+            raise InputError("a teacher's confidence needs a task with answers to be sure of")
+    if "clip_similarity" in made:
+        made |= {clips.scored_image, clips.scored_text}
+    if {"clip_words", "clip_word"} & made:
+        made |= {"clip_words", "clip_word"}
+        if options.select == "top":
+            made.add(clips.scored_image)
+    return made
+
+
+def _check(wanted: Sequence[str], made: Collection[str], clips: Clips, options: Targeted) -> None:
+    """Raises InputError if models or settings do not suffice for the features `made`."""
+    compares = bool({"clip_similarity", "clip_confidence"} & set(made))
+    if "clip_words" in made and options.select == "top":
+        compares = True
+    if compares and not clips.scorer.joined:
+        raise InputError(
+            "image and text side of the teacher are of different models and share no space; pass "
+            "--teacher-scorer MODEL, a CLIP-like model that compares image and text"
+        )
+    if (compares or "clip_image" in made) and clips.photos.where == "":
+        raise InputError(
+            f"a teacher that is asked for {', '.join(wanted)} needs --teacher-images FOLDER"
+        )
+    if options.words < 1:
+        raise InputError(f"words = {options.words}, expected at least 1")
+
+
+def _image_ids(batch: Batch) -> list[str]:
+    """The id of each input's image; an input's own id ends with it."""
+    return [name.rpartition("|")[2] for name in batch.ids]
+
+
+def _texts_of(rows: Sequence[Sample]) -> list[str]:
+    """What CLIP reads of some rows."""
+    return [text_of(needed(row.example, "example", "a teacher")) for row in rows]
 
 
 def text_of(example: Example) -> str:
@@ -611,8 +762,8 @@ def _beside(one: Sample, name: str, **parts: Any) -> Sample:
     return replace(one, asides={**one.asides, name: aside})
 
 
-def _projected(towers: Towers, states: Tensor) -> Tensor:
-    side = needed(towers.text, "text", "what is asked of this teacher")
+def _projected(clip: FrozenClip, states: Tensor) -> Tensor:
+    side = needed(clip.text, "text", "what is asked of this teacher")
     projected: Tensor = side.projection(states)
     return projected
 

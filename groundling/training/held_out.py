@@ -21,7 +21,7 @@ from groundling.objectives import Objective, in_order
 from groundling.runs.progress import followed
 from groundling.runs.run import say_notes
 from groundling.settings.training import Examining, TrainConfig
-from groundling.teachers import Teacher, said
+from groundling.teachers import Teacher, add_features
 from groundling.training.exams import Exam
 from groundling.training.feed import Corruption, Source, scores
 from groundling.training.guessing import LEFT, Guessing
@@ -177,9 +177,9 @@ class HeldOut:
             active = in_order([one for one in self.objectives if scores(source, one)])
             batch = collate(corruption(source.samples, indices, AFTER, active)).to(device)
             for teacher in self.teachers:
-                batch, doubts = said(teacher, batch)
-                for doubt in doubts:
-                    doubt.settle(float(doubt.number))
+                batch, checks = add_features(teacher, batch)
+                for check in checks:
+                    check.settle(float(check.number))
             counts = counted(active, [batch.host])
             for term, value in step(batch, [one.name for one in active]).terms.items():
                 share.sums[term] += float(value)

@@ -33,7 +33,7 @@ from groundling.runs.folder import disk_errors, json_text, plain, read_log, writ
 from groundling.runs.jobs import on_processor
 from groundling.runs.progress import Progress
 from groundling.settings.training import TrainConfig
-from groundling.teachers import Doubt, Teacher, said
+from groundling.teachers import FiniteCheck, Teacher, add_features
 from groundling.training.exams import Exam
 from groundling.training.feed import Feed, Source, Steps, planned, scores
 from groundling.training.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
@@ -112,11 +112,11 @@ def train(
     """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
 
     `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are live ones, whose inputs
-    the data carries (`Taught`); they are neither saved nor trained. `inner` runs each micro-batch's passes, such as
-    those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step whose
-    weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which the
-    same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or `accelerate launch`
-    for several processes. Raises InputError on a loss that is not a number.
+    the data carries (`TeacherDataset`); they are neither saved nor trained. `inner` runs each micro-batch's passes,
+    such as those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step
+    whose weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which
+    the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
+    `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
     """
     sources = list(data) if isinstance(data, Sequence) else [Source(data)]
     inner = Once() if inner is None else inner
@@ -205,9 +205,9 @@ class _Training:
         for step in range(self.start, len(self.plan)):
             if self.exam is not None and self.exam.is_over(self.counters.exams):
                 break
-            batches, doubts = self._taken(feed, step)
+            batches, checks = self._taken(feed, step)
             norm = self._learn(step, batches)
-            self.late.ask([*doubts, *self._doubted(norm, step)])
+            self.late.ask([*checks, *self._finite_checks(norm, step)])
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
             samples = sum(len(batch) for batch in batches) * self.accelerator.num_processes
@@ -228,21 +228,21 @@ class _Training:
         source = self.sources[self.plan.picks[step]]
         return [objective for objective in self.objectives if scores(source, objective)]
 
-    def _taken(self, feed: Iterator[Batch], step: int) -> tuple[list[Batch], list[Doubt]]:
+    def _taken(self, feed: Iterator[Batch], step: int) -> tuple[list[Batch], list[FiniteCheck]]:
         """The step's micro-batches, with what live teachers say of them, and what is to be looked at of that."""
         device = self.accelerator.device
         batches = []
-        doubts = []
+        checks = []
         for _ in range(self.config.accumulate):
             batch = next(feed).to(device, non_blocking=True)
             for teacher in self.teachers:
-                batch, doubted = said(teacher, batch)
-                doubts += doubted
+                batch, found = add_features(teacher, batch)
+                checks += found
             batches.append(batch)
         if step == self.start:
             for objective in self._active(step):
                 batches[0].require(objective.needs, objective.name)
-        return batches, doubts
+        return batches, checks
 
     def _learn(self, step: int, batches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm ()."""
@@ -258,12 +258,12 @@ class _Training:
         self.stepper.zero_grad(set_to_none=True)
         return norm
 
-    def _doubted(self, norm: Tensor, step: int) -> list[Doubt]:
+    def _finite_checks(self, norm: Tensor, step: int) -> list[FiniteCheck]:
         """Whether the gradient was made of numbers; a scaler leaves steps out where it was not."""
         if self.accelerator.scaler is not None:
             return []
         return [
-            Doubt(
+            FiniteCheck(
                 norm, lambda n: f"step {step + 1}: the gradient's norm is {n}; {self.log.advice()}"
             )
         ]
@@ -568,20 +568,20 @@ def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
 
 
 class _Late:
-    """What is doubted of a step, looked at when the next one is queued: until then nothing waits for the device."""
+    """Checks of a step, settled when the next one is queued: until then nothing waits for the device."""
 
     def __init__(self) -> None:
         self.numbers: Tensor | None = None
         self.arrived: torch.Event | None = None
-        self.doubts: list[Doubt] = []
+        self.checks: list[FiniteCheck] = []
 
-    def ask(self, doubts: Sequence[Doubt]) -> None:
+    def ask(self, checks: Sequence[FiniteCheck]) -> None:
         """Settles the step before's, and sends these on their way."""
         self.settle()
-        self.doubts = list(doubts)
-        if not doubts:
+        self.checks = list(checks)
+        if not checks:
             return
-        numbers = torch.stack([doubt.number.detach().float() for doubt in doubts])
+        numbers = torch.stack([check.number.detach().float() for check in checks])
         # The copy goes to page-locked memory, so it can be waited for by itself, without what is queued behind it.
         self.numbers = numbers.to("cpu", non_blocking=True)
         if numbers.is_cuda:
@@ -594,8 +594,8 @@ class _Late:
             return
         if self.arrived is not None:
             self.arrived.synchronize()
-        for doubt, number in zip(self.doubts, self.numbers.tolist(), strict=True):
-            doubt.settle(number)
+        for check, number in zip(self.checks, self.numbers.tolist(), strict=True):
+            check.settle(number)
         self.numbers = None
         self.arrived = None
 

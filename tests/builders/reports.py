@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from groundling.check.report import Report
+from groundling.check.places import Report
 
 
 def one(report: Report, *parts: str) -> None:

@@ -23,9 +23,9 @@ from groundling.commands.adapt import run as adapting
 from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.probe import probe
-from groundling.teachers.taught import Taught
+from groundling.teachers.dataset import TeacherDataset
 
 TERMS = {
     "mlm": {"mlm"},
@@ -226,7 +226,7 @@ def test_a_joint_head_hides_no_head_of_the_checkpoint(
 def test_without_room_for_features_the_teacher_answers_in_every_step(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Taught, "_read", never)
+    monkeypatch.setattr(TeacherDataset, "_computed", never)
     online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
     assert online["samples"] == 80
     cached = log_of(adapted[arm][0])[0]

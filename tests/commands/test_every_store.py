@@ -11,18 +11,19 @@ from typing import Any
 import numpy as np
 import pytest
 import vcr_files
-from groundling.studies.worlds.rendered import World, WorldConfig
-from homes import picture, put, student, table
 from builders.photos import resnet
 from builders.regions import lxmert
 from builders.seeing import seeing_models
+from homes import picture, put, student, table
 
 from groundling.cli import main
 from groundling.core.batch import Sample
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.pictures import Mirrored
 from groundling.data.samples import Samples
+from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
+from groundling.studies.worlds.world import World
 
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")

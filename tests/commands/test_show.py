@@ -20,7 +20,7 @@ from groundling.commands.data_show import ShowConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.runs.folder import clear_prepared
-from groundling.training.teaching import place_of_features
+from groundling.teachers.cache import cache_folder
 from groundling.vision.show import COLOURS, show_regions
 
 BOXES = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.75, 1], [0, 0, 0.5, 0.5]])
@@ -135,7 +135,7 @@ def test_e10_a_kill_leaves_no_half_picture_and_no_features_behind_a_finished_run
         with pytest.raises(KeyboardInterrupt):
             data_show(config, tmp_path / "out.png")
     assert data_show(config, tmp_path / "out.png")["image"] == "a"  # nothing is in its way
-    for kept in (place_of_features("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
+    for kept in (cache_folder("", tmp_path / "run"), tmp_path / "run/prepared/texts"):
         put(kept / "x.npy", "")
     clear_prepared(tmp_path / "run")
     assert list((tmp_path / "run").iterdir()) == []

@@ -16,11 +16,11 @@ from safetensors.torch import load_file
 from groundling.cli import main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import run as adapting
+from groundling.commands.compare import COMMAND as compare
 from groundling.commands.compare import CompareConfig
-from groundling.commands.compare.run import compare
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.finetune import run as tuning
-from groundling.commands.sweep.run import read_sweep
+from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
 from groundling.stats.published import published as reported
@@ -171,7 +171,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ("[tune]", "[tune]\nobjectives = [1]"),
-            r"s.toml, \[tune\]: objectives = \[1\], expected a list of texts",
+            r"s.toml, \[tune\]: --objectives = 1, expected texts",
         ),
         (
             ("batch = 8", 'batch = 8\nschedule = "step"'),
@@ -304,17 +304,18 @@ def test_every_seed_may_adapt_anew(place: Path, trained: list[str]) -> None:
 
 
 @pytest.mark.usefixtures("in_process")
-def test_compare_is_the_simplest_sweep(place: Path, trained: list[str]) -> None:
+def test_compare_is_the_simplest_sweep(
+    place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
     settings = configured(
         AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
     )
     config = CompareConfig(
         arms=("contrastive",), tasks=("glue/rte",), data="glue", seeds=2, max_length=64
     )
-    said: list[str] = []
-    result = compare(config, settings, STEPS, replace(STEPS, steps=2), "out", said.append)
+    result = compare(config, settings, STEPS, replace(STEPS, steps=2), "out")
     assert list(result["scores"]) == ["mlm", "contrastive"]
-    assert result["verdicts"][0]["sentence"] in said
+    assert result["verdicts"][0]["sentence"] in capsys.readouterr().out
     page = (place / "out" / "verdict.html").read_text()
     assert "mlm (control)" in page
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
@@ -416,8 +417,8 @@ def test_the_most_special_seeds_count(
             r'\[variants\."two"\]\.tune: seeds = 2; every variant has the',
         ),
         (("seeds = 1", "seeds = 0"), r"s\.toml: seeds = 0, expected at least 1"),
-        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: seeds = -1, expected at least 1"),
-        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: seeds = 0, expected at least 1'),
+        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: --seeds = -1, expected at least 1"),
+        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: --seeds = 0, expected at least 1'),
     ],
 )
 def test_seeds_that_would_be_ignored_are_refused(

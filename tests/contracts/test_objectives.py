@@ -28,10 +28,10 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
-from groundling.teachers import said
-from groundling.teachers.clip_text import ClipTextTeacher
-from groundling.teachers.itself import Itself
-from groundling.teachers.taught import Taught
+from groundling.teachers import add_features
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.text import ClipTextTeacher, FrozenCopy
 from groundling.training.feed import Feed, Plan, Source
 from groundling.training.loop import Once, train
 
@@ -63,7 +63,7 @@ def taught(_clip):
     from groundling.models.clip import clip_text
 
     teacher = ClipTextTeacher(clip_text(deepcopy(_clip)), toys.clip_words())
-    return Taught(toys.both_sides(48), teacher)
+    return TeacherDataset(toys.both_sides(48), teacher, FeatureCache())
 
 
 class Case:
@@ -108,10 +108,14 @@ def case(request, taught, pictures):
     return make
 
 
-def moved(text) -> tuple[TextEncoder, Taught]:
+def moved(text) -> tuple[TextEncoder, TeacherDataset]:
     """A sentence encoder that is no longer what it was, beside what it said then."""
     text.speaks(pooled_by("mean", text.sizes.text, 40))
-    samples = Taught(TextSamples(toys.examples(), TextInput(text.tokenizer, 40)), Itself(text))
+    samples = TeacherDataset(
+        TextSamples(toys.examples(), TextInput(text.tokenizer, 40)),
+        FrozenCopy(text),
+        FeatureCache(),
+    )
     torch.manual_seed(5)
     with torch.no_grad():
         for parameter in text.parameters():
@@ -674,7 +678,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
             return super().__call__(micro)
 
     teacher = ClipTextTeacher(*tower())
-    samples = Taught(samples, teacher, cached=False)
+    samples = TeacherDataset(samples, teacher)
     objectives = [Match(sizes, negatives=1.0), Distill(sizes)]
     config = TrainConfig(steps=1, batch=16, cpu=True)
     refused = ""
@@ -936,13 +940,13 @@ def test_teacher_features_are_standardised(tower, samples):
 
 def test_taught_samples_carry_the_teachers_features(tower, samples):
     teacher = ClipTextTeacher(*tower())
-    stored = Taught(samples, teacher)
-    live = Taught(samples, teacher, cached=False)
+    stored = TeacherDataset(samples, teacher, FeatureCache())
+    live = TeacherDataset(samples, teacher)
     asked = collate(samples.get([3, 7, 1]))
     online = replace(asked, features=teacher.features(asked))
     for data in (stored, live):
         batch = collate(data.get([3, 7, 1], ()))
-        batch = said(teacher, batch)[0] if data is live else batch
+        batch = add_features(teacher, batch)[0] if data is live else batch
         assert batch.clip is not None
         assert batch.ids == online.ids
         assert torch.equal(batch.features["has"], online.features["has"] & (batch.words >= 0))

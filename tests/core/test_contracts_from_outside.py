@@ -23,17 +23,17 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.models.join import Join
 from groundling.models.kinds import Kind
 from groundling.models.task_heads import TaskHead
-from groundling.objectives import Given, Objective, Part
+from groundling.objectives import Given, Objective, Part, making
+from groundling.objectives.making import make_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers import Teacher
-from groundling.teachers.taught import Taught
-from groundling.training import teaching
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
 from groundling.training.inner_steps import InnerStep
 from groundling.training.loop import train
-from groundling.training.teaching import make_objectives
 from groundling.vision_language.loading import load_student
 
 STEP = TrainConfig(steps=1, batch=4, lr=1e-3, cpu=True)
@@ -107,8 +107,8 @@ def test_an_objectives_fault_is_told_by_its_name(
 
 def test_the_sound_ones_are_taken(student: Any, text_only: Any, tmp_path: Path) -> None:
     trained(student, text_only, tmp_path / "plain", Length)
-    trained(student, Taught(text_only, Says()), tmp_path / "kept", Hears)
-    live = Taught(text_only, Says(), cached=False)
+    trained(student, TeacherDataset(text_only, Says(), FeatureCache()), tmp_path / "kept", Hears)
+    live = TeacherDataset(text_only, Says())
     trained(student, live, tmp_path / "live", Hears, teachers=[Says()])
 
 
@@ -127,7 +127,7 @@ def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.Mon
         "text": Part("text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(Sizes())),
         "none": Part("none", lambda given: None),
     }
-    monkeypatch.setattr(teaching, "part_named", parts.__getitem__)
+    monkeypatch.setattr(making, "part_named", parts.__getitem__)
     for name in ("list", "text"):
         with pytest.raises(InputError, match="length: `saved` returns no modules by name"):
             make_objectives([name], Given(Sizes()), 0)
@@ -160,7 +160,7 @@ def test_a_teachers_fault_is_told_by_its_name(
     teacher = with_method(Says, method, answer)()
 
     def run() -> None:
-        samples = Taught(text_only, teacher, cached=not live)
+        samples = TeacherDataset(text_only, teacher, None if live else FeatureCache())
         trained(student, samples, tmp_path, Hears, teachers=[teacher] if live else [])
 
     with pytest.raises(InputError, match=f"the teacher says: {told}"):
@@ -172,12 +172,12 @@ def test_a_teachers_fault_is_told_by_its_name(
     [
         ("ids", lambda rows: ["a"] * (len(rows) + 1), "`ids` returned 2"),
         ("ids", lambda rows: [1 for _ in rows], "`ids` returned a list with an int"),
-        ("kept", lambda features, batch: [], "`kept` returned 0"),
+        ("unbatch", lambda features, batch: [], "`unbatch` returned 0"),
     ],
 )
 def test_so_is_one_of_what_is_kept(method: str, answer: Any, told: str, text_only: Any) -> None:
     with pytest.raises(InputError, match=f"the teacher says: {told}"):
-        Taught(text_only, with_method(Says, method, answer)())
+        TeacherDataset(text_only, with_method(Says, method, answer)(), FeatureCache())
 
 
 class Vector(InnerStep):

@@ -44,7 +44,8 @@ from groundling.stats.finished_runs import collect
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
-from groundling.teachers.taught import Taught
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
 from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
@@ -366,7 +367,7 @@ def test_a_teacher_as_an_object(mine: Any, student: Any, text_only: Any, tmp_pat
     for cached in (True, False):
         trained = deepcopy(model)
         torch.manual_seed(5)
-        samples = Taught(text_only, bag.Bag(), cached=cached)
+        samples = TeacherDataset(text_only, bag.Bag(), FeatureCache() if cached else None)
         teachers = [] if cached else [samples.teacher]
         out = tmp_path / str(cached)
         train(trained, [bag.Follow(sizes)], samples, STEPS, out, teachers=teachers)

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import toys
 import transformers as hf
 from builders.regions import (
     FEATURES,
@@ -31,7 +30,7 @@ from builders.regions import (
     vlbert,
 )
 from builders.seeing import seeing_models
-from homes import Killed, digests, home, never, picture, put
+from homes import Killed, digests, never, picture, put
 from PIL import Image
 
 from groundling.check.folder import check
@@ -47,6 +46,7 @@ from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
 from groundling.vision_language.roi_align import own_roi_align, roi_align
+
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

@@ -22,8 +22,9 @@ from groundling.data.regions.pictures import Pictured
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
-from groundling.teachers import Teacher, said
-from groundling.teachers.taught import Taught
+from groundling.teachers import Teacher, add_features
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
 from groundling.training.feed import Feed, Plan, Source
 from groundling.training.loop import Step
 
@@ -93,7 +94,9 @@ def test_wrappers_nest_in_any_order(
     wraps = {
         "regions": lambda samples: RegionSamples(samples, STORE),
         "pixels": lambda samples: Pictured(samples, images, 16),
-        "teacher": lambda samples: Taught(samples, Letters(), cached),
+        "teacher": lambda samples: TeacherDataset(
+            samples, Letters(), FeatureCache() if cached else None
+        ),
     }
     batches = {}
     for order in permutations(wraps):
@@ -104,7 +107,7 @@ def test_wrappers_nest_in_any_order(
         assert list(samples.ids) == [f"s{n}" for n in range(COUNT)]
         assert [tuple(one) for one in samples.images] == [(f"image{n}",) for n in range(COUNT)]
         batch = collate(samples.get([4, 0, 3], ()))
-        batches[order] = flat(batch if cached else said(Letters(), batch)[0])
+        batches[order] = flat(batch if cached else add_features(Letters(), batch)[0])
     first, *others = batches.values()
     assert {".pixels", ".regions.features", ".features.sentence", ".labels.label"} <= first.keys()
     assert all(other == first for other in others)
@@ -117,7 +120,7 @@ def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
     masked = MaskedLM(model.sizes, mask_id=bert_tokenizer.mask_token_id)
     task = Supervised(model.sizes, form=form)
     plain = texts(CHOICES, bert_tokenizer)
-    samples = Taught(RegionSamples(plain, STORE), Letters())
+    samples = TeacherDataset(RegionSamples(plain, STORE), Letters(), FeatureCache())
     feed = Feed(Plan([Source(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
     batch = feed[0]
     assert batch.text is not None and batch.regions is not None

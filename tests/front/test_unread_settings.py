@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import homes
 import pytest
@@ -16,6 +17,7 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
+from groundling.objectives.making import unread
 from groundling.settings.fields import configured, flat, may_repeat
 from groundling.settings.objectives import (
     Adversarial,
@@ -24,7 +26,6 @@ from groundling.settings.objectives import (
     Masking,
     Targeted,
 )
-from groundling.training.teaching import unread
 
 
 def lists() -> list[tuple[str, str, str]]:
@@ -105,20 +106,26 @@ def test_settings_without_a_reader_are_named(
     group: dict, flag: str, reader: str, inner: str
 ) -> None:
     config = FinetuneConfig(**group)
-    (note,) = unread(config, (), "")
+    (note,) = unread(groups_of(config), (), "")
     assert f"nothing here reads {flag}: what is trained is the task's own loss" in note
-    assert unread(config, (reader,) if reader else (), inner) == []
-    assert unread(config, ("mine.x:X",), "") == []  # which may read it
-    assert unread(FinetuneConfig(), (), "") == []
+    assert unread(groups_of(config), (reader,) if reader else (), inner) == []
+    assert unread(groups_of(config), ("mine.x:X",), "") == []  # which may read it
+    assert unread(groups_of(FinetuneConfig()), (), "") == []
+
+
+def groups_of(config: object) -> list[Any]:
+    """The groups of a command's settings that objectives read."""
+    kinds = (Masking, CrossModalOptions, Distilling, Targeted, Adversarial)
+    return [group for group in vars(config).values() if isinstance(group, kinds)]
 
 
 def test_of_the_cross_modal_encoder_too() -> None:
     config = AdaptConfig(crossing=CrossModalOptions(hard_negatives=3))
-    assert "--hard-negatives" in unread(config, ("mlm", "l1"), "")[0]
-    assert unread(config, ("joint_mlm", "match"), "") == []
+    assert "--hard-negatives" in unread(groups_of(config), ("mlm", "l1"), "")[0]
+    assert unread(groups_of(config), ("joint_mlm", "match"), "") == []
     windows = AdaptConfig(distilling=Distilling(max_windows=2))
-    assert unread(windows, ("joint_mlm", "match"), "") == []
-    assert "--max-windows" in unread(windows, ("mlm",), "")[0]
+    assert unread(groups_of(windows), ("joint_mlm", "match"), "") == []
+    assert "--max-windows" in unread(groups_of(windows), ("mlm",), "")[0]
 
 
 @pytest.mark.parametrize("make", [homes.teacher])

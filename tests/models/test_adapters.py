@@ -24,18 +24,18 @@ from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune import run as tuning
 from groundling.core.batch import Batch, Encoded, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.core.forms import Answer, Choose, Classify
 from groundling.data.samples import TextSamples
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
+from groundling.models.clip import FrozenClip
 from groundling.models.task_heads import Reading
 from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting
 from groundling.tasks import Task
-from groundling.teachers import clip as teachers
+from groundling.teachers.loading import adapter_teacher_set
 from groundling.vision_language.loading import load_student
 
 BRIEF = replace(STEPS, batch=4)
@@ -208,7 +208,7 @@ def test_clip_is_asked_once_and_never_trained(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Counter[str]()
-    real = teachers.Towers.pictures
+    real = FrozenClip.pictures
 
     def pictures(self: Any, batch: Batch, names: Any) -> Any:
         asked.update(dict.fromkeys(names, 1))
@@ -217,10 +217,11 @@ def test_clip_is_asked_once_and_never_trained(
         assert not any(p.requires_grad for p in (*self.image.parameters(), *self.text.parameters()))
         return real(self, batch, names)
 
-    monkeypatch.setattr(teachers.Towers, "pictures", pictures)
+    monkeypatch.setattr(FrozenClip, "pictures", pictures)
     finetune(over(place, seeds=2, teacher_cache=str(tmp_path / "kept")), BRIEF, tmp_path / "out")
     assert len(asked) == 3 and set(asked.values()) == {1}, "training and evaluation share pictures"
-    assert sorted(path.name for path in (tmp_path / "kept").iterdir()) == [
+    folders = (tmp_path / "kept").iterdir()
+    assert sorted(folder.name.rpartition("-")[0] for folder in folders) == [
         "clip_images",
         "clip_texts",
     ]
@@ -237,8 +238,8 @@ def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) 
     task = named("tasks", Task, "vcr/answer")
     model = ClipAdapter(load_base(config.model), config.adapting)
     examples = task.read(place / "vcr", "val")[:2]
-    room = tuning.base_room(model.base, config.targeted, torch.device("cpu"), tmp_path)
-    samples, live = room.wrap(TextSamples(examples, *model.inputs(20)))
+    teachers = adapter_teacher_set(model.base, config.targeted, torch.device("cpu"), tmp_path)
+    samples, live = teachers.wrap(TextSamples(examples, *model.inputs(20)))
     assert not live
     batch = collate(samples.get([0, 1]))
     assert batch.rows == 8 and batch.text is None

@@ -33,7 +33,7 @@ from groundling.objectives.retain import Retain
 from groundling.prediction.sentences import sentence_vectors
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import TrainConfig
-from groundling.teachers.itself import Itself
+from groundling.teachers.text import FrozenCopy
 from groundling.training.optimizers import optimizer_of, set_rates
 
 CARRIED = (
@@ -399,7 +399,7 @@ def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
     text = load_text_encoder(given / "student").eval()
     samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
     rows = samples.get([0, 1])
-    before = Itself(text)
+    before = FrozenCopy(text)
     expected, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
     told = before.features(collate(before.inputs(rows)))["as_it_was"]
     torch.testing.assert_close(told, expected)
@@ -424,7 +424,7 @@ def test_a_plain_encoder_has_nothing_to_retain(
     )
     assert "retain" not in result["last"]
     with pytest.raises(InputError, match="no sentence vectors to retain"):
-        Itself(load_text_encoder(given / "plain"))
+        FrozenCopy(load_text_encoder(given / "plain"))
     with pytest.raises(InputError, match=r"--retain = -1\.0, expected at least 0"):
         adapt(changed(settings, retain=-1.0), STEPS, tmp_path / "negative")
 

@@ -32,8 +32,9 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.studies.papers.info import describe
-from groundling.teachers.clip_text import ClipTextTeacher
-from groundling.teachers.taught import Taught
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.text import ClipTextTeacher
 from groundling.training.loop import Step
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
@@ -446,7 +447,9 @@ def test_every_pair_takes_a_step(name, teacher, student, tower):
     model = CrossModal(text, clip)
     sizes = model.sizes._replace(teacher=clip.width)
     inputs = TextInput(text.tokenizer, text.max_length), WindowInput(pieces, clip.window)
-    data = Taught(TextSamples(toys.examples(8), *inputs), ClipTextTeacher(clip, pieces))
+    data = TeacherDataset(
+        TextSamples(toys.examples(8), *inputs), ClipTextTeacher(clip, pieces), FeatureCache()
+    )
     clip.requires_grad_(True)
     objectives = [
         Match(sizes),

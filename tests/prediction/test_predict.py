@@ -39,6 +39,7 @@ from groundling.core.find import instances
 from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.kinds import Student
+from groundling.objectives.making import save_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.prediction import Prediction, load
 from groundling.prediction.description import FILE, Described, Reads, described
@@ -50,7 +51,6 @@ from groundling.studies.worlds.encoder import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader
-from groundling.training.teaching import save_objectives
 from groundling.vision_language.end_to_end import end_to_end
 from groundling.vision_language.loading import ADAPTER, PLAIN, join_to, load_student, new_head
 

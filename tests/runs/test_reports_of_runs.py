@@ -25,9 +25,10 @@ from groundling.data.samples import TextSamples
 from groundling.models.text import load_text_encoder
 from groundling.prediction.answers import Candidate, Prediction, cells_of, columns_of
 from groundling.settings.fields import configured
-from groundling.teachers import kept, taught
-from groundling.teachers.itself import Itself
-from groundling.teachers.taught import Taught
+from groundling.teachers import cache, dataset
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.text import FrozenCopy
 
 
 def adds_up(result: dict[str, Any]) -> None:
@@ -85,17 +86,17 @@ def test_a_run_without_a_teacher_does_not_speak_of_one(
 ) -> None:
     phases: list[str] = []
 
-    class Heard(kept.Progress):
+    class Heard(cache.Progress):
         def __init__(self, what: str, *values: Any, **more: Any) -> None:
             phases.append(what)
             super().__init__(what, *values, **more)
 
-    for module in (kept, taught):
+    for module in (cache, dataset):
         monkeypatch.setattr(module, "Progress", Heard)
     text = load_text_encoder(homes.sentence_encoder(tmp_path / "student"))
     samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
-    Taught(samples, Itself(text))
-    Taught(samples, Itself(text), folder=tmp_path / "kept")
+    TeacherDataset(samples, FrozenCopy(text), FeatureCache())
+    TeacherDataset(samples, FrozenCopy(text), FeatureCache(tmp_path / "kept"))
     assert len(phases) == 4 and all("the student as it was" in phase for phase in phases)
     assert not any("teacher" in phase for phase in phases)
 

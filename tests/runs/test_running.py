@@ -43,8 +43,8 @@ from groundling.runs.folder import whole_folder
 from groundling.runs.progress import Progress, followed
 from groundling.settings.objectives import Adversarial
 from groundling.settings.training import TrainConfig
+from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.training.teaching import inner_step
 
 CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -43,11 +43,11 @@ from groundling.models.task_heads import Reading
 from groundling.objectives import Given, Objective
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
-from groundling.teachers import kept, said
-from groundling.teachers.clip import FEATURES, Anchors, ClipTeacher, text_of
-from groundling.teachers.taught import Taught
-from groundling.training import teaching
-from groundling.training.teaching import Classroom, load_clip_teacher
+from groundling.teachers import add_features, cache, loading
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.clip import FEATURES, Anchors, ClipScores, ClipTeacher, text_of
+from groundling.teachers.dataset import TeacherDataset, TeacherSet
+from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import MaskedAnswer
 
 TEXTS = [
@@ -119,10 +119,21 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
     """Everything in one batch, as training has it."""
     batch = collate(taught.get(range(len(taught)), [generator(0)] * len(taught)))
     for one in teachers:
-        batch, doubts = said(one, batch)
-        for doubt in doubts:
-            doubt.settle(float(doubt.number))
+        batch, checks = add_features(one, batch)
+        for check in checks:
+            check.settle(float(check.number))
     return batch
+
+
+def of(folder: Path, name: str) -> Path:
+    """Where a cache has the features of the one teacher called `name`."""
+    (found,) = folder.glob(f"{name}-*")
+    return found
+
+
+def teachers_in(folders: Iterable[Path]) -> list[str]:
+    """The teachers whose features are in some folders."""
+    return sorted(folder.name.rpartition("-")[0] for folder in folders)
 
 
 def kept_and_live(one: ClipTeacher, some: Sequence[Example], folder: Path) -> tuple[Batch, Batch]:
@@ -130,7 +141,7 @@ def kept_and_live(one: ClipTeacher, some: Sequence[Example], folder: Path) -> tu
 
 
 def wrapped(one: ClipTeacher, some: Sequence[Example], folder: Path, limit: float = 1.0) -> Batch:
-    return by_row(*Classroom([one], limit, folder).wrap(samples(some)))
+    return by_row(*TeacherSet([one], FeatureCache(folder, limit)).wrap(samples(some)))
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, tolerance: float = 1e-5) -> None:
@@ -223,14 +234,16 @@ def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
     # methods A2: a candidate has a piece on both sides after truncation
     def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
         short = TextSamples(examples(), TextInput(homes.words(), length))
-        return by_row(*Classroom([teacher(place, **changes)], limit, folder).wrap(short))
+        return by_row(
+            *TeacherSet([teacher(place, **changes)], FeatureCache(folder, limit)).wrap(short)
+        )
 
     def words(batch: Batch, row: int) -> set[int]:
         return set(batch.text.word[row].tolist())
 
     for way in ("top", "random"):
         whole = chosen(60, tmp_path / way, select=way)
-        before = len(ShardStore(tmp_path / way / "clip_words"))
+        before = len(ShardStore(of(tmp_path / way, "clip_words")))
         cut = chosen(9, tmp_path / way, select=way)
         live = chosen(9, tmp_path / "none", limit=0.0, select=way)
         assert torch.equal(cut.features["clip_word"], live.features["clip_word"])
@@ -242,7 +255,7 @@ def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
         lost = [row for row in range(6) if words(cut, row) != words(whole, row)]
         assert not torch.equal(cut.features["clip_word"][lost], whole.features["clip_word"][lost])
         # what was not cut for the student is kept once for both
-        assert len(ShardStore(tmp_path / way / "clip_words")) == before + len(lost)
+        assert len(ShardStore(of(tmp_path / way, "clip_words"))) == before + len(lost)
 
 
 def test_a_heads_mask_is_not_read(place, bert_tokenizer):
@@ -257,13 +270,13 @@ def test_a_heads_mask_is_not_read(place, bert_tokenizer):
 def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypatch):
     monkeypatch.setattr(ClipImage, "forward", homes.never)
     alone = teacher(place, wants=["clip_text"], teacher_images="")
-    assert alone.towers.image is None and alone.image_width == 0
+    assert alone.clips.own.image is None and alone.image_width == 0
     batch, live = kept_and_live(alone, [Example("t", "a dog")], tmp_path)
     assert list(batch.features) == list(live.features) == ["clip_text"]
     monkeypatch.undo()
     monkeypatch.setattr(ClipText, "unprojected", homes.never)
     seen = teacher(place, wants=["clip_image"])
-    assert seen.towers.text is None and seen.width == 0 and seen.image_width == 24
+    assert seen.clips.own.text is None and seen.width == 0 and seen.image_width == 24
     batch, live = kept_and_live(seen, examples(), tmp_path)
     close(batch.features["clip_image"], live.features["clip_image"], 1e-6)
 
@@ -305,7 +318,7 @@ def test_words_by_themselves_and_by_chance(place, tmp_path):
     assert (
         batch.features["clip_word"][0].tolist() == select_random(np.ones(6, bool), 2, rng).tolist()
     )
-    assert len(ShardStore(tmp_path / "b" / "clip_words")) == 5
+    assert len(ShardStore(of(tmp_path / "b", "clip_words"))) == 5
 
 
 def important(text: str) -> list[Keyword]:
@@ -318,7 +331,10 @@ def test_keywords_count_as_much_as_relevance(place, tmp_path):
     name = f"{__name__}:important"
     batch, _ = kept_and_live(teacher(place, keywords=name, words=1), examples()[:3], tmp_path)
     assert batch.features["clip_word"].tolist()[0] == [5]
-    assert "important" in teacher(place, keywords=name).key()["selection"]["keywords"]["name"]
+    assert (
+        "important"
+        in teacher(place, keywords=name).key()["clip_words"]["selection"]["keywords"]["name"]
+    )
     with pytest.raises(InputError, match=r"keywords:nothing: .* cannot be imported"):
         teacher(place, keywords="keywords:nothing")
 
@@ -342,10 +358,12 @@ def test_confidence_of_answers(place, tmp_path):
     scale = AutoModel.from_pretrained(place / "clip").logit_scale.exp()
     close(batch.features["clip_confidence"], (scale * logits).softmax(-1).amax(-1))
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-5)
-    assert len(ShardStore(tmp_path / "clip_images")) == 4
-    sure.towers.text.logit_scale.data = torch.tensor(100.0).log()
-    sure.answers[:] = [torch.tensor([[0.2], [0.25], [0.22], [0.21]])]
-    assert sure._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
+    assert len(ShardStore(of(tmp_path, "clip_images"))) == 4
+    scores = sure.members[-1]
+    assert isinstance(scores, ClipScores)
+    scores.clips.own.text.logit_scale.data = torch.tensor(100.0).log()
+    scores.answers = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
+    assert scores._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
 
 
 def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):
@@ -373,7 +391,9 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     sure = (logits / (2 * clusters.variance)).softmax(-1).amax(-1)
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
-    assert isinstance(one.sure_of, Anchors) and len(one.anchors) == 1
+    scores = one.members[-1]
+    assert isinstance(scores, ClipScores) and isinstance(scores.sure_of, Anchors)
+    assert scores.clusters is not None and len(scores.clusters.centres) == 3
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
@@ -443,22 +463,22 @@ class Reads:
 def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
     reads = Reads(monkeypatch)
     one = teacher(place, wants=["clip_image", "clip_text"])
-    room = Classroom([one], 1.0, tmp_path)
-    taught, live = room.wrap(samples(examples()))
+    teachers = TeacherSet([one], FeatureCache(tmp_path))
+    taught, live = teachers.wrap(samples(examples()))
     assert not live and reads.seen == {"pictures": 4, "texts": 5}
-    assert len(ShardStore(tmp_path / "clip_images")) == 4
-    assert len(ShardStore(tmp_path / "clip_texts")) == 5
-    room.wrap(samples(examples()))
+    assert len(ShardStore(of(tmp_path, "clip_images"))) == 4
+    assert len(ShardStore(of(tmp_path, "clip_texts"))) == 5
+    teachers.wrap(samples(examples()))
     assert reads.seen == {"pictures": 4, "texts": 5}
     # more data, another process: what is there already is not read again
     more = [*examples(), Example("new", "a new text", images=("some/0",))]
-    Classroom([teacher(place, wants=["clip_image", "clip_text"])], 1.0, tmp_path).wrap(
+    TeacherSet([teacher(place, wants=["clip_image", "clip_text"])], FeatureCache(tmp_path)).wrap(
         samples(more)
     )
     assert reads.seen == {"pictures": 4, "texts": 6}
     assert by_row(taught).features["clip_text"].shape == (6, 24)
     reads.seen.clear()
-    live = Classroom([one], 0.0)
+    live = TeacherSet([one])
     by_row(*live.wrap(samples(choices())))
     assert reads.seen["pictures"] == 3, "four choices share a picture"
 
@@ -468,18 +488,17 @@ def test_an_images_contents_are_its_identity(place, tmp_path):
     shutil.copytree(place / "photos", photos)
     one = {"wants": ["clip_image"], "teacher_images": str(photos)}
     before = by_row(
-        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+        *TeacherSet([teacher(place, **one)], FeatureCache(tmp_path / "c")).wrap(samples(examples()))
     )
     shutil.copy(photos / "some/2.png", photos / "some/0.png")
     after = by_row(
-        *Classroom([teacher(place, **one)], 1.0, tmp_path / "c").wrap(samples(examples()))
+        *TeacherSet([teacher(place, **one)], FeatureCache(tmp_path / "c")).wrap(samples(examples()))
     )
     assert torch.equal(after.features["clip_image"][0], before.features["clip_image"][2])
 
 
 def test_reading_costs_no_memory_but_for_ids(place, tmp_path):
-    room = Classroom([teacher(place)], 1.0, tmp_path)
-    taught, _ = room.wrap(samples(examples()))
+    taught, _ = TeacherSet([teacher(place)], FeatureCache(tmp_path)).wrap(samples(examples()))
     row = taught.get([0])[0]
     for name in ("clip_words", "clip_word"):
         array = row.features[name]
@@ -523,13 +542,13 @@ def test_a_scorer_of_texts_does_not_hide_what_the_towers_cut(place, tmp_path):
 
 def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
     """A process that keeps some records, each its id's number, in shards of two, slowly."""
-    kept.SHARD = 2
+    cache.SHARD = 2
 
     def make(some: Sequence[str]) -> list[Record]:
         time.sleep(0.3)
         return [Record(one, {"number": np.full(2, int(one), np.float32)}) for one in some]
 
-    disk = kept.OnDisk(folder, {"key": 1})
+    disk = cache.OnDisk(folder, {"key": 1})
     disk.fill(ids, make, "features")
     told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
 
@@ -550,14 +569,14 @@ def test_two_runs_add_to_one_folder_one_after_the_other(processes, tmp_path):
 
 
 def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD", 2)
+    monkeypatch.setattr(cache, "SHARD", 2)
     many = [
         Example(f"m{n}", text, images=(f"some/{n % 4}",))
         for n, text in enumerate(toys.sentences()[:9])
     ]
-    Classroom([teacher(place)], 1.0, tmp_path / "whole").wrap(samples(many))
+    TeacherSet([teacher(place)], FeatureCache(tmp_path / "whole")).wrap(samples(many))
     whole = digests(tmp_path / "whole")
-    written = kept.ShardWriter.write
+    written = cache.ShardWriter.write
     for at in (1, 2, 5, 9):
         calls = Counter()
 
@@ -570,30 +589,30 @@ def test_a_killed_run_goes_on_to_the_same_bytes(place, tmp_path, monkeypatch):
 
         cut = tmp_path / f"cut{at}"
         with monkeypatch.context() as patch:
-            patch.setattr(kept.ShardWriter, "write", dies)
+            patch.setattr(cache.ShardWriter, "write", dies)
             with pytest.raises(Killed):
-                Classroom([teacher(place)], 1.0, cut).wrap(samples(many))
+                TeacherSet([teacher(place)], FeatureCache(cut)).wrap(samples(many))
         reads = Reads(monkeypatch)
-        Classroom([teacher(place)], 1.0, cut).wrap(samples(many))
+        TeacherSet([teacher(place)], FeatureCache(cut)).wrap(samples(many))
         assert reads.seen["pictures"] == max(0, 4 - 2 * (at - 1))
         found = {name: one for name, one in digests(cut).items() if "partial" not in name}
         assert found == whole
 
 
 def test_shards_that_another_rank_did_not_write_are_filled(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD", 2)
+    monkeypatch.setattr(cache, "SHARD", 2)
     one = {"wants": ["clip_text"]}
     some = [Example(f"m{n}", text) for n, text in enumerate(toys.sentences()[:9])]
-    Taught(samples(some), teacher(place, **one), folder=tmp_path / "whole")
+    TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "whole"))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    for path in (tmp_path / "cut").glob("*00001*"):
+    for path in of(tmp_path / "cut", "clip_texts").glob("*00001*"):
         path.unlink()
-    (tmp_path / "cut/manifest.json").unlink()
-    few = Taught(samples(some[:2]), teacher(place, **one), folder=shutil.copytree(
+    (of(tmp_path / "cut", "clip_texts") / "manifest.json").unlink()
+    few = TeacherDataset(samples(some[:2]), teacher(place, **one), FeatureCache(shutil.copytree(
         tmp_path / "cut", tmp_path / "few"
-    ))  # fmt: skip
-    assert len(few) == 2 and len(ShardStore(tmp_path / "few")) == 7
-    Taught(samples(some), teacher(place, **one), folder=tmp_path / "cut")
+    )))  # fmt: skip
+    assert len(few) == 2 and len(ShardStore(of(tmp_path / "few", "clip_texts"))) == 7
+    TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "cut"))
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
 
 
@@ -607,40 +626,50 @@ def changed_processor(place: Path, folder: Path) -> Path:
     return folder
 
 
-def test_a_cache_of_something_else_is_refused_by_what_differs(place, tmp_path):
+def test_other_features_lie_beside_in_one_cache(place, tmp_path, monkeypatch):
     def wrap(**changes: object) -> None:
-        Classroom([teacher(place, **changes)], 1.0, tmp_path / "c").wrap(samples(examples()))
+        TeacherSet([teacher(place, **changes)], FeatureCache(tmp_path / "c")).wrap(
+            samples(examples())
+        )
 
     wrap()
-    wrap(teacher_images=str(place / "photos" / ".." / "photos"))
+    first = {path: digests(path) for path in (tmp_path / "c").iterdir()}
+    assert teachers_in(first) == ["clip_images", "clip_texts", "clip_words"]
+    images, texts, words = (name for name in teachers_in(first))
     other = str(changed_processor(place, tmp_path / "other"))
-    for changes, message in (
-        ({"name": "other"}, r"clip_images: .*\(key.teacher_image.weights: \w+ there, \w+ now\)"),
-        ({"name": other}, r"preprocessing.size.shortest_edge: 16 there, 20 now"),
-        ({"words": 3}, r"clip_words: .*\(key.selection.words: 2 there, 3 now\)"),
-        ({"relevance": "isolated"}, "key.selection.relevance: contextual there, isolated now"),
-        ({"space": "pre_projection"}, r"clip_images: .*key.features"),
-        ({"keywords": f"{__name__}:important"}, "key.selection.keywords.name: .*BuiltIn there"),
+    for changes, new in (
+        ({"teacher_images": str(place / "photos" / ".." / "photos")}, []),
+        ({"name": "other"}, [images, texts, words]),
+        ({"name": other}, [images, words]),
+        ({"words": 3}, [words]),
+        ({"relevance": "isolated"}, [words]),
+        ({"space": "pre_projection"}, [images, texts, words]),
+        ({"keywords": f"{__name__}:important"}, [words]),
     ):
-        with pytest.raises(InputError, match=message) as caught:
-            wrap(**changes)
-        assert "\n" not in str(caught.value)
+        before = set((tmp_path / "c").iterdir())
+        wrap(**changes)
+        assert teachers_in(set((tmp_path / "c").iterdir()) - before) == new
+    assert {path: digests(path) for path in first} == first
+    reads = Reads(monkeypatch)
+    wrap()
+    assert not reads.seen
 
 
 def test_damaged_features_give_one_line(place, tmp_path):
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
-    whole = (tmp_path / "clip_texts/clip_text-00000.npy").read_bytes()
+    texts = of(tmp_path, "clip_texts")
+    whole = (texts / "clip_text-00000.npy").read_bytes()
     for name, content in (
         ("clip_text-00000.npy", whole[:-1]),
         ("clip_text-00000.npy", b""),
         ("index-00000.json", b"{}"),
         ("manifest.json", b"[]"),
     ):
-        damaged = shutil.copytree(tmp_path / "clip_texts", tmp_path / name / str(len(content)))
-        put(damaged / name, content)
+        damaged = tmp_path / name / str(len(content))
+        put(shutil.copytree(texts, damaged / texts.name) / name, content)
         with pytest.raises(InputError, match=name) as caught:
-            by_row(Taught(samples(examples()), one.parts()[1], folder=damaged))
+            by_row(TeacherDataset(samples(examples()), one.parts()[1], FeatureCache(damaged)))
         assert "\n" not in str(caught.value)
 
 
@@ -652,24 +681,25 @@ def flipped(path: Path) -> None:
 
 
 def test_a_flipped_bit_of_kept_features_is_noticed_and_computed_anew(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(kept, "SHARD", 2)
+    monkeypatch.setattr(cache, "SHARD", 2)
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
     whole = digests(tmp_path)
-    flipped(tmp_path / "clip_texts/clip_text-00001.npy")
+    texts = of(tmp_path, "clip_texts")
+    flipped(texts / "clip_text-00001.npy")
     unread = wrapped(one, examples()[:2], tmp_path)
     assert unread.rows == 2, "of a shard that nobody reads, nothing is said"
     with pytest.raises(InputError) as caught:
         wrapped(one, examples(), tmp_path)
     assert str(caught.value) == (
-        f"{tmp_path}/clip_texts/clip_text-00001.npy: changed since it was written (SHA-256); remove "
-        f"{tmp_path}/clip_texts/index-00001.json, and its features are computed anew"
+        f"{texts}/clip_text-00001.npy: changed since it was written (SHA-256); remove "
+        f"{texts}/index-00001.json, and its features are computed anew"
     )
-    (tmp_path / "clip_texts/index-00001.json").unlink()
+    (texts / "index-00001.json").unlink()
     wrapped(one, examples(), tmp_path)
     assert digests(tmp_path) == whole
-    index = tmp_path / "clip_images/index-00000.json"
-    ids = ShardStore(tmp_path / "clip_images").indices[0].ids
+    index = of(tmp_path, "clip_images") / "index-00000.json"
+    ids = ShardStore(of(tmp_path, "clip_images")).indices[0].ids
     put(index, index.read_text().replace(ids[0], "x" + ids[0][1:]))
     with pytest.raises(InputError, match=r"index-00000\.json: changed since it was written"):
         wrapped(one, examples(), tmp_path)
@@ -679,13 +709,13 @@ def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
     hashed: list[Path] = []
-    told = kept.changed
+    told = cache.changed
     monkeypatch.setattr(
-        kept, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
+        cache, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
     )
     for _ in range(3):  # as of several splits and seeds
         wrapped(one, examples(), tmp_path)
-    assert sorted(path.name for path in hashed) == ["clip_images", "clip_texts"]
+    assert teachers_in(hashed) == ["clip_images", "clip_texts"]
 
 
 def test_data_that_does_not_fit_is_named(place, tmp_path):
@@ -719,7 +749,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
     CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)
     one = load_clip_teacher(str(wrong), ["clip_image"], options(place), None)
     with pytest.raises(InputError, match=r"but the tower reads \(3, 16, 16\); mend preprocessor"):
-        Taught(samples(examples()), one)
+        TeacherDataset(samples(examples()), one, FeatureCache())
     for wants, form in ((["clip_confidence"], None), (["clip_confidence"], object())):
         with pytest.raises(InputError, match="no answers of which a teacher could be sure"):
             teacher(place, wants=wants, form=form)
@@ -729,7 +759,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
 @pytest.mark.parametrize("limit", [1.0, 0.0])
 def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
     one = teacher(place)
-    tower = one.towers.image if side == "image" else one.towers.text
+    tower = one.clips.own.image if side == "image" else one.clips.own.text
     next(tower.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="is not a finite number") as caught:
         wrapped(one, examples(), tmp_path, limit)
@@ -737,7 +767,8 @@ def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
 
 
 def test_form_decides_what_it_can_be_sure_of(place):
-    assert teacher(place, wants=["clip_similarity"], form=Choose(("0", "1"))).sure_of is None
+    *_, scores = teacher(place, wants=["clip_similarity"], form=Choose(("0", "1"))).members
+    assert isinstance(scores, ClipScores) and scores.sure_of is None
     assert Given(Sizes()).form is None
 
 
@@ -810,9 +841,9 @@ BRIEF = replace(homes.STEPS, batch=4)
 def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypatch):
     reads = Reads(monkeypatch)
     made = Counter()
-    load = teaching.load_clip_teacher
+    load = loading.load_clip_teacher
     monkeypatch.setattr(
-        teaching, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
+        loading, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
     )
     result = finetune(changed(tune, seeds=2), BRIEF, tmp_path / "run")
     assert result["seeds"] == [0, 1] and made["teacher"] == 1
@@ -821,7 +852,7 @@ def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypat
     assert not (tmp_path / "run/teacher").exists(), "a finished run keeps no features"
     kept_for_others = changed(tune, teacher_cache=str(tmp_path / "cache"))
     finetune(kept_for_others, BRIEF, tmp_path / "first")
-    assert sorted(path.name for path in (tmp_path / "cache").iterdir()) == [
+    assert teachers_in((tmp_path / "cache").iterdir()) == [
         "clip_images",
         "clip_texts",
         "clip_words",
@@ -902,7 +933,7 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     result = pretrain(config, BRIEF, tmp_path / "captions")
     assert "follow" in result["objectives"]
     assert reads.seen["pictures"] == 4 and reads.seen["texts"] == 3 * 4
-    assert [path.name for path in (tmp_path / "cache").iterdir()] == ["clip_images"]
+    assert teachers_in((tmp_path / "cache").iterdir()) == ["clip_images"]
     alone = changed(config, objectives=("contrastive",), teacher_images="", teacher_cache="")
     pretrain(alone, BRIEF, tmp_path / "alone")
     assert not (tmp_path / "alone/teacher").exists()
@@ -920,7 +951,7 @@ def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
     with pytest.raises(InputError, match="--teacher-images FOLDER"):
         adapt(changed(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
     with pytest.raises(
-        InputError, match="nothing reads --teacher-images photos; name an objective"
+        InputError, match=r"nothing reads --teacher-images .*photos; name an objective"
     ):
         adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
     result = adapt(config, BRIEF, tmp_path / "out")

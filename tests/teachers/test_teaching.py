@@ -24,8 +24,8 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as pretraining
 from groundling.settings.fields import changed, configured
-from groundling.teachers import clip_text
-from groundling.teachers.taught import Taught
+from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.text import ClipTextTeacher
 
 CONTRASTIVE = {"contrastive_sentence", "contrastive_word"}
 PHOTOS = [f"{number:03d}" for number in range(16)]
@@ -108,9 +108,9 @@ def test_a_cached_and_a_live_teacher_say_the_same(
     tune: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr("groundling.training.loop.said", never)
+        patch.setattr("groundling.training.loop.add_features", never)
         finetune(tune, STEPS, tmp_path / "cached")
-    monkeypatch.setattr(Taught, "_read", never)
+    monkeypatch.setattr(TeacherDataset, "_fill", never)
     finetune(changed(tune, cache_gb=0.0), STEPS, tmp_path / "live")
     cached, live = (terms(tmp_path / name / "seed-0") for name in ("cached", "live"))
     assert len(cached) == len(live) == 3
@@ -152,7 +152,7 @@ def test_regions_do_not_count_as_the_teachers_words(
         teacher=str(place / "teacher"),
         cache_gb=1e-4,
     )
-    monkeypatch.setattr("groundling.training.loop.said", never)
+    monkeypatch.setattr("groundling.training.loop.add_features", never)
     finetune(config, replace(STEPS, batch=4), tmp_path)
     assert set(terms(tmp_path / "seed-0")[0]) == {"task", "l1_sentence", "l1_word"}
 
@@ -181,7 +181,7 @@ def test_pretraining_with_a_teacher_runs_and_resumes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(
-        Taught, "_read", never
+        TeacherDataset, "_fill", never
     )  # captions are drawn anew: only a live teacher can know
     config = changed(seeing, model=model)
     steps = replace(STEPS, batch=4)
@@ -219,13 +219,13 @@ def test_the_teacher_reads_the_caption_that_was_drawn(
     seeing: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[tuple[str, str | None]] = []
-    inputs = clip_text.ClipTextTeacher.inputs
+    inputs = ClipTextTeacher.inputs
 
-    def watched(teacher: clip_text.ClipTextTeacher, rows: list) -> list:
+    def watched(teacher: ClipTextTeacher, rows: list) -> list:
         read.extend((row.example.text, row.example.pair) for row in rows)
         return inputs(teacher, rows)
 
-    monkeypatch.setattr(clip_text.ClipTextTeacher, "inputs", watched)
+    monkeypatch.setattr(ClipTextTeacher, "inputs", watched)
     pretrain(seeing, replace(STEPS, steps=8, batch=4), tmp_path)
     assert {text for text, _ in read} > {f"caption 1 of {name} cats" for name in PHOTOS[:1]}
     assert len(set(read)) > len(PHOTOS)

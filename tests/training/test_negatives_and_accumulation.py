@@ -13,10 +13,10 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Sizes
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
+from groundling.objectives.making import fewer_negatives
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
-from groundling.training.teaching import fewer_negatives
 
 WIDTHS = Sizes(text=8, teacher=8, word_table=(10, 8))
 

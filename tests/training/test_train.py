@@ -20,8 +20,9 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.settings.training import TrainConfig
-from groundling.teachers.clip_text import ClipTextTeacher
-from groundling.teachers.taught import Taught
+from groundling.teachers.cache import FeatureCache
+from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.text import ClipTextTeacher
 from groundling.training.feed import Feed, Plan, Source
 from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
 
@@ -432,7 +433,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     model = student()
     clip = tower()[0]
     teacher = ClipTextTeacher(clip.train(), tower()[1])
-    samples = Taught(samples, teacher, cached=False)
+    samples = TeacherDataset(samples, teacher)
     before = {k: v.clone() for k, v in clip.state_dict().items()}
     objective = Distill(model.sizes._replace(teacher=24))
     module = Step(model, [objective])
@@ -469,7 +470,7 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
         torch.manual_seed(4)
         objectives = [MaskedLM(model.sizes, mask_id=4), Distill(model.sizes._replace(teacher=24))]
         teacher = ClipTextTeacher(*tower())
-        data = Taught(samples, teacher, cached=not online)
+        data = TeacherDataset(samples, teacher, None if online else FeatureCache())
         teachers = [teacher] if online else []
         train(
             model,

@@ -22,7 +22,7 @@ from groundling.core.keyed import generator
 from groundling.data.corpora import prepared
 from groundling.data.corpora.prepared import corpus_samples, write_shard
 from groundling.data.samples import TextInput, TextSamples
-from groundling.models.clip import ClipImage, TwoTowers, clip_text
+from groundling.models.clip import ClipImage, FrozenClip, TwoTowers, clip_text
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
@@ -30,15 +30,14 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.settings.objectives import Targeted
 from groundling.settings.training import TrainConfig
-from groundling.teachers import kept
+from groundling.teachers import cache
+from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_text import ClipTextTeacher
-from groundling.teachers.taught import Taught
-from groundling.teachers.towers import Towers
+from groundling.teachers.dataset import TeacherDataset, TeacherSet
+from groundling.teachers.text import ClipTextTeacher
 from groundling.training.feed import Source
 from groundling.training.held_out import HeldOut
 from groundling.training.loop import Step, train
-from groundling.training.teaching import Classroom
 
 STEPS = 4
 KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}
@@ -58,8 +57,13 @@ def adapt(out: Path) -> None:
     ]
     pieces = toys.clip_words()
     teacher = ClipTextTeacher(clip_text(toys.clip(pieces)), pieces, max_windows=1)
-    finish(quiet(model), objectives, Taught(toys.both_sides(32, max_windows=1), teacher), out)
-    held = [Source(Taught(toys.both_sides(19, max_windows=1), teacher))]
+    finish(
+        quiet(model),
+        objectives,
+        TeacherDataset(toys.both_sides(32, max_windows=1), teacher, FeatureCache()),
+        out,
+    )
+    held = [Source(TeacherDataset(toys.both_sides(19, max_windows=1), teacher, FeatureCache()))]
     found = HeldOut("texts", held, model, objectives, (), CONFIG).measure()
     homes.put(out / f"held-{os.environ.get('RANK', '0')}.json", json.dumps(found))
 
@@ -83,16 +87,16 @@ def keep(out: Path) -> None:
     for number in range(5):
         homes.picture(photos / f"{number}.png", (9 * number, 200, 30))
     options = Targeted(teacher_images=str(photos))
-    teacher = ClipTeacher(Towers(image, clip_text(clip), pieces), KEPT, options)
+    teacher = ClipTeacher(FrozenClip(image, clip_text(clip), pieces), KEPT, options)
     texts = [
         Example(f"m{n}", text, images=(f"{n % 5}",)) for n, text in enumerate(toys.sentences()[:13])
     ]
-    before = kept.SHARD
-    kept.SHARD = 2
-    samples, _ = Classroom([teacher], 1.0, out).wrap(
+    before = cache.SHARD
+    cache.SHARD = 2
+    samples, _ = TeacherSet([teacher], FeatureCache(out)).wrap(
         TextSamples(texts, TextInput(toys.bert_words(), 40))
     )
-    kept.SHARD = before
+    cache.SHARD = before
     assert collate(samples.get(range(13), [generator(0)] * 13)).features.keys() == KEPT
 
 
@@ -198,7 +202,7 @@ def test_two_processes_measure_the_same_loss_as_one(two, tmp_path):
 def test_two_processes_keep_the_features_that_one_keeps(two, tmp_path):
     keep(tmp_path / "kept")
     shards = [
-        len(list((tmp_path / "kept" / name).glob("index-*")))
+        len(list((tmp_path / "kept").glob(f"{name}-*/index-*")))
         for name in ("clip_images", "clip_words")
     ]
     assert shards == [3, 7]

@@ -36,8 +36,8 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.objectives import Adversarial
 from groundling.settings.training import TrainConfig
 from groundling.studies.attention.models.vilt import Vilt
-from groundling.teachers.clip_text import ClipTextTeacher
-from groundling.teachers.taught import Taught
+from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.text import ClipTextTeacher
 from groundling.training.inner_steps.villa import Villa
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.vlbert import vlbert
@@ -163,7 +163,7 @@ def contrastive() -> dict[str, Any]:
     words = toys.clip_words()
     teacher = ClipTextTeacher(clip_text(toys.clip(words)), words)
     texts = TextSamples(toys.examples(64), TextInput(toys.bert_words(), 40))
-    data = Taught(texts, teacher, cached=False)
+    data = TeacherDataset(texts, teacher)
     sizes = model.sizes._replace(teacher=teacher.width)
     parts = [Distill(sizes), MaskedLM(sizes, mask_id=4)]
     return {"model": model, "objectives": parts, "data": data, "teachers": [teacher]}

@@ -25,6 +25,7 @@ from groundling.settings.objectives import (
     Distilling,
     Masking,
     Targeted,
+    teacher_inputs,
 )
 from groundling.settings.training import Examining, TrainConfig, check_held
 
@@ -115,8 +116,6 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
 
 def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
-    from groundling.training.teaching import teacher_inputs
-
     texts = weighted_files(config.text, "--text")
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},

@@ -29,29 +29,27 @@ from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.objectives import Given, Objective
+from groundling.objectives import Given, Objective, Vocabulary
 from groundling.objectives.distill import Distill
+from groundling.objectives.making import (
+    fewer_negatives,
+    make_objectives,
+    save_objectives,
+    unread,
+)
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
 from groundling.runs.cards import FILLS_MASKS, library_of
 from groundling.runs.run import Run, say_notes
 from groundling.settings.objectives import Distilling
 from groundling.settings.training import TrainConfig
-from groundling.teachers.itself import Itself
+from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.loading import load_teacher_set
+from groundling.teachers.text import FrozenCopy
 from groundling.training.feed import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report
+from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.training.teaching import (
-    Classroom,
-    classroom,
-    fewer_negatives,
-    inner_step,
-    make_objectives,
-    save_objectives,
-    unread,
-    vocabulary,
-    with_teachers,
-)
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
@@ -74,9 +72,11 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
         run.note(reading.note(config.arm, windows.max_windows))
     texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
     given = replace(_given(config, model, text), distilling=distilling)
-    room = _room(run, config, arm, given, training.seed, [Itself(text)] if retains else [])
-    samples, teachers = room.wrap(texts)
-    given = with_teachers(given, room)
+    teacher_set = _teacher_set(
+        run, config, arm, given, training.seed, [FrozenCopy(text)] if retains else []
+    )
+    samples, teachers = teacher_set.wrap(texts)
+    given = replace(given, sizes=teacher_set.sizes(given.sizes))
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
     run.note(*_notes(config, arm, training, heads, text))
@@ -86,7 +86,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     run.note(*fewer_negatives(objectives, training))
     by_length = match_by_length(objectives, texts, training.seed)
     run.note(*length_note(by_length, reading.form))
-    held_out = _held_out(held, room, model, objectives, training)
+    held_out = _held_out(held, teacher_set, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
     sources = _sources(config, texts, samples)
     result = train(
@@ -140,17 +140,17 @@ def _files(config: AdaptConfig) -> list[Weighted]:
     return weighted_files(config.text, "--text")
 
 
-def _room(
-    run: Run, config: AdaptConfig, arm: Arm, given: Given, seed: int, also: Sequence[Itself]
-) -> Classroom:
+def _teacher_set(
+    run: Run, config: AdaptConfig, arm: Arm, given: Given, seed: int, also: Sequence[FrozenCopy]
+) -> TeacherSet:
     """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
     source = config.teacher if arm.taught else ""
-    return classroom(source, arm.names, given, run.state.device, run.folder, seed, also)
+    return load_teacher_set(source, arm.names, given, run.state.device, run.folder, seed, also)
 
 
 def _held_out(
     texts: CorpusSamples | None,
-    room: Classroom,
+    teacher_set: TeacherSet,
     model: TextEncoder | CrossModal,
     objectives: Sequence[Objective],
     training: TrainConfig,
@@ -158,7 +158,7 @@ def _held_out(
     """What measures the loss on held-out texts, beside which the teachers stand as beside those learned from."""
     if texts is None:
         return None
-    samples, teachers = room.wrap(texts)
+    samples, teachers = teacher_set.wrap(texts)
     sources = [Source(samples, name="--held")]
     return HeldOut("texts", sources, model, objectives, teachers, training)
 
@@ -227,7 +227,8 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
     plain = config
     if config.retention:  # which pools as --pool says
         plain = replace(config, distilling=replace(config.distilling, pool=Distilling().pool))
-    return notes + unread(plain, arm.names, config.inner)
+    groups = [plain.masking, plain.crossing, plain.distilling, plain.targeted, plain.adversarial]
+    return notes + unread(groups, arm.names, config.inner)
 
 
 def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:
@@ -339,7 +340,7 @@ def _given(config: AdaptConfig, model: TextEncoder | CrossModal, text: TextEncod
     """What objectives are made from, before any teacher is known."""
     return Given(
         model.sizes,
-        vocabulary(text),
+        Vocabulary.of(text.tokenizer),
         config.masking,
         config.crossing,
         config.distilling,

@@ -21,7 +21,13 @@ from groundling.settings.inputs import (
     RegionInput,
     check_adapter,
 )
-from groundling.settings.objectives import Adversarial, Distilling, Masking, Targeted
+from groundling.settings.objectives import (
+    Adversarial,
+    Distilling,
+    Masking,
+    Targeted,
+    teacher_inputs,
+)
 from groundling.settings.training import Examining, TrainConfig
 
 
@@ -206,7 +212,6 @@ def _check_regions_given(config: FinetuneConfig) -> None:
 def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
-    from groundling.training.teaching import teacher_inputs
 
     sees_pixels = config.regions.images and config.join
     return {

@@ -13,8 +13,10 @@ from groundling.core.keyed import seed_of
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import ClipAdapter, load_base
+from groundling.models.crossmodal import CrossModal
 from groundling.models.kinds import Student
 from groundling.models.task_heads import TaskHead
+from groundling.models.text import TextEncoder
 from groundling.settings.inputs import Joining
 from groundling.tasks import Task
 from groundling.vision_language import Design
@@ -30,6 +32,13 @@ from groundling.vision_language.loading import (
     new_head,
 )
 from groundling.vision_language.single_stream import SingleStream
+
+
+def text_encoder_of(student: Student) -> TextEncoder | None:
+    """The text encoder inside a model, whose pieces are masked; None if there is none."""
+    if isinstance(student, TextEncoder):
+        return student
+    return student.text if isinstance(student, CrossModal | SingleStream) else None
 
 
 def student_of(config: FinetuneConfig, seed: int, task: Task, inputs: RegionInputs) -> Student:

@@ -23,7 +23,7 @@ from groundling.commands.finetune.baselines import (
 from groundling.commands.finetune.description import described_of
 from groundling.commands.finetune.exam import check_exam, exam_of
 from groundling.commands.finetune.examples import Splits, read_splits, task_of, trained_on
-from groundling.commands.finetune.model import head_of, student_of
+from groundling.commands.finetune.model import head_of, student_of, text_encoder_of
 from groundling.commands.finetune.result import about, mixed, summary
 from groundling.commands.finetune.samples import (
     lacking,
@@ -44,7 +44,13 @@ from groundling.models.folders import is_adapter
 from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_layer
-from groundling.objectives import Given, Objective
+from groundling.objectives import Given, Objective, Vocabulary
+from groundling.objectives.making import (
+    fewer_negatives,
+    make_objectives,
+    save_objectives,
+    unread,
+)
 from groundling.objectives.supervised import Supervised
 from groundling.runs.run import Part, Run, say_notes
 from groundling.settings.training import TrainConfig
@@ -52,23 +58,13 @@ from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
 from groundling.tasks.table import OwnReader, own_notes
+from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.loading import adapter_teacher_set, load_teacher_set
 from groundling.training.evaluation import Scores, evaluate, scored, write_answers
 from groundling.training.held_out import flattery
+from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.training.teaching import (
-    Classroom,
-    base_room,
-    classroom,
-    fewer_negatives,
-    inner_step,
-    make_objectives,
-    save_objectives,
-    text_encoder_of,
-    unread,
-    vocabulary,
-    watched_terms,
-    with_teachers,
-)
+from groundling.training.watched import watched_terms
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of
 from groundling.vision_language.single_stream import SingleStream
@@ -90,18 +86,19 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     if config.save_model and not config.kind:
         run.note(*precision_note(config.model))
     if config.adapting.adapter == "none" and not is_adapter(config.model):
-        run.note(*unread(config, config.objectives, config.inner))
+        groups = [config.masking, config.distilling, config.targeted, config.adversarial]
+        run.note(*unread(groups, config.objectives, config.inner))
     run.note(*(f"{one} was learned from: its scores are not of held-out data" for one in learned))
     splits: dict[str, list[Example]] = {}
-    room: Classroom | None = None  # its teachers are the same for all seeds
+    teacher_set: TeacherSet | None = None  # its teachers are the same for all seeds
 
     def one_seed(part: Part, seed: int) -> dict[str, Any]:
-        nonlocal splits, room
+        nonlocal splits, teacher_set
         splits = splits or read_splits(task, config)
         student = student_of(config, seed, task, inputs)
-        room = room or _room(student, task, config, run, training.seed, inputs)
+        teacher_set = teacher_set or _teacher_set(student, task, config, run, training.seed, inputs)
         return one_run(
-            student, task, splits, replace(training, seed=seed), part, config, room, inputs
+            student, task, splits, replace(training, seed=seed), part, config, teacher_set, inputs
         )
 
     runs = [
@@ -127,15 +124,15 @@ def one_run(
     training: TrainConfig,
     part: Part,
     config: FinetuneConfig,
-    room: Classroom | None = None,
+    teacher_set: TeacherSet | None = None,
     inputs: RegionInputs | None = None,
 ) -> dict[str, Any]:
     """One seed: train, evaluate on every dev split, write predictions; returns scores by split and metric.
 
-    `room`: the teachers of the objectives beside the task's own; without one there are none. `inputs`: the stores of
-    regions, opened; without one those of `config` are opened.
+    `teacher_set`: the teachers of the objectives beside the task's own; without one there are none. `inputs`: the
+    stores of regions, opened; without one those of `config` are opened.
     """
-    room = room or Classroom()
+    teacher_set = teacher_set or TeacherSet()
     inputs = inputs or regions_of(config, task)
     store = learned_from(inputs, task, config)
     torch.manual_seed(seed_of(training.seed, "init", task.name))
@@ -143,8 +140,9 @@ def one_run(
     loss = "" if config.head_loss == "paper" else config.head_loss
     objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    samples, teachers = samples_of(splits, head, student, task, config, room, inputs)
-    given = with_teachers(_given(student, config, objective.form, store), room)
+    samples, teachers = samples_of(splits, head, student, task, config, teacher_set, inputs)
+    given = _given(student, config, objective.form, store)
+    given = replace(given, sizes=teacher_set.sizes(given.sizes))
     objectives = [objective, *_beside(student, task, given, config, training.seed)]
     if store is not None and isinstance(student, EndToEnd) and inputs.looks(student):
         part.note(*lacking(head, store))
@@ -215,14 +213,16 @@ def _evaluated(
     return answers
 
 
-def _room(
+def _teacher_set(
     student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int, inputs: RegionInputs
-) -> Classroom:
+) -> TeacherSet:
     """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
     if isinstance(student, ClipAdapter):
-        return base_room(student.base, config.targeted, run.state.device, run.folder)
+        return adapter_teacher_set(student.base, config.targeted, run.state.device, run.folder)
     given = _given(student, config, task.form, learned_from(inputs, task, config))
-    return classroom(config.teacher, config.objectives, given, run.state.device, run.folder, seed)
+    return load_teacher_set(
+        config.teacher, config.objectives, given, run.state.device, run.folder, seed
+    )
 
 
 def _given(
@@ -232,7 +232,7 @@ def _given(
     text = text_encoder_of(student)
     return Given(
         sizes_with_classes(student, store),
-        vocabulary(text) if text is not None and config.objectives else None,
+        Vocabulary.of(text.tokenizer) if text is not None and config.objectives else None,
         config.masking,
         distilling=config.distilling,
         targeted=config.targeted,

@@ -22,8 +22,8 @@ from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.tasks import Task
 from groundling.teachers import Teacher
+from groundling.teachers.dataset import TeacherSet
 from groundling.training.feed import Source
-from groundling.training.teaching import Classroom
 from groundling.vision_language.single_stream import SingleStream
 
 
@@ -49,7 +49,7 @@ def samples_of(
     student: Student,
     task: Task,
     config: FinetuneConfig,
-    room: Classroom,
+    teacher_set: TeacherSet,
     inputs: RegionInputs,
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop.
@@ -57,7 +57,7 @@ def samples_of(
     Raises InputError if the task cannot do without regions, and there are none.
     """
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
-    texts, teachers = _taught(asked, student, task, config, room)
+    texts, teachers = _taught(asked, student, task, config, teacher_set)
     if not inputs.settings.regions:
         if task.mark is not None:
             raise InputError(f"{task.name} asks for regions; pass --regions STORE")
@@ -66,7 +66,7 @@ def samples_of(
     mirror = texts[task.train]
     if head.turns_words and inputs.flip and inputs.looks(model):
         turned = {task.train: _of_mirrored(asked[task.train], task.form)}
-        mirror = _taught(turned, student, task, config, room)[0][task.train]
+        mirror = _taught(turned, student, task, config, teacher_set)[0][task.train]
     learned = learned_splits(task, config)
     return seen(texts, model, task, inputs, learned, head.apart, mirror), teachers
 
@@ -99,7 +99,7 @@ def seen(
 
 
 def _taught(
-    splits: Splits, student: Student, task: Task, config: FinetuneConfig, room: Classroom
+    splits: Splits, student: Student, task: Task, config: FinetuneConfig, teacher_set: TeacherSet
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Texts of every split, and the teachers to be asked in the loop.
 
@@ -110,7 +110,7 @@ def _taught(
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
     taught = samples if isinstance(student, ClipAdapter) else [task.train]
-    wrapped = {split: room.wrap(samples[split]) for split in taught}
+    wrapped = {split: teacher_set.wrap(samples[split]) for split in taught}
     samples |= {split: some for split, (some, _) in wrapped.items()}
     _, teachers = wrapped[task.train]
     return samples, teachers

@@ -19,7 +19,14 @@ from groundling.settings.fields import (
     needed,
 )
 from groundling.settings.inputs import CaptionColumns, Joining, Pixels, RegionInput
-from groundling.settings.objectives import Adversarial, Distilling, Masking, PhaseOptions, Targeted
+from groundling.settings.objectives import (
+    Adversarial,
+    Distilling,
+    Masking,
+    PhaseOptions,
+    Targeted,
+    teacher_inputs,
+)
 from groundling.settings.training import Examining, TrainConfig, check_held
 
 
@@ -144,7 +151,6 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
-    from groundling.training.teaching import teacher_inputs
 
     captions = [each.file for each in weighted_files(config.captions, "--captions")]
     held = [weighted(word, "--eval-captions").file for word in config.eval_captions]

@@ -35,7 +35,14 @@ from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.text import TextEncoder
-from groundling.objectives import Given, Objective
+from groundling.objectives import Given, Objective, Vocabulary
+from groundling.objectives.making import (
+    check_saved,
+    fewer_negatives,
+    make_objectives,
+    save_objectives,
+    unread,
+)
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
 from groundling.settings.fields import changed
@@ -43,22 +50,13 @@ from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.tasks.partitions import hidden_versions, taken
 from groundling.teachers import Teacher
+from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.loading import load_teacher_set
 from groundling.training.feed import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report, learned_too, still_guessing
+from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.training.teaching import (
-    Classroom,
-    check_saved,
-    classroom,
-    fewer_negatives,
-    inner_step,
-    make_objectives,
-    save_objectives,
-    unread,
-    vocabulary,
-    watched_terms,
-    with_teachers,
-)
+from groundling.training.watched import watched_terms
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.vision_language.loading import design_of, join_options, join_to, load_student
@@ -86,11 +84,15 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     design.ready(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config)
     asked = config.objectives
-    room = classroom(config.teacher, asked, given, run.state.device, run.folder, training.seed)
-    data = _data(config, phase, versions, model, corpora, inputs, room)
+    teacher_set = load_teacher_set(
+        config.teacher, asked, given, run.state.device, run.folder, training.seed
+    )
+    data = _data(config, phase, versions, model, corpora, inputs, teacher_set)
     own = _own_objectives(phase, given, config, training.seed)
     _check_grounded(own, config)
-    beside = make_objectives(asked, with_teachers(given, room), training.seed)
+    beside = make_objectives(
+        asked, replace(given, sizes=teacher_set.sizes(given.sizes)), training.seed
+    )
     sources = _sources(data, phase, own, beside)
     sources += _text_alone(config, model, sources, place_of_stores(run.folder))
     every = [*own, *beside]
@@ -100,7 +102,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
         *_notes(phase, own, task, config),
         *fewer_negatives(every, training),
     )
-    held = _held_data(config, phase, task, model, inputs, room)
+    held = _held_data(config, phase, task, model, inputs, teacher_set)
     held_out = None
     if held is not None:
         seen = _sources(held, phase, own, beside)
@@ -140,7 +142,7 @@ def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) ->
     """What objectives are made from, but for the teachers' widths."""
     return Given(
         model.sizes._replace(classes=store.classes, background=store.background),
-        vocabulary(model.text),
+        Vocabulary.of(model.text.tokenizer),
         config.masking,
         distilling=config.distilling,
         targeted=config.targeted,
@@ -338,7 +340,7 @@ def _data(
     model: SingleStream,
     corpora: Sequence[_Corpus],
     inputs: RegionInputs,
-    room: Classroom,
+    teacher_set: TeacherSet,
 ) -> _Data:
     """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
     text, _ = model.inputs(config.max_length)
@@ -361,7 +363,7 @@ def _data(
     teachers: list[Teacher] = []
     for each, samples in zip(corpora, texts, strict=True):
         # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
-        samples, teachers = room.wrap(samples, fixed=isinstance(samples, TextSamples))
+        samples, teachers = teacher_set.wrap(samples, fixed=isinstance(samples, TextSamples))
         if config.grounded:
             # In pictures that are learned from and mirrored, the release leaves captions as they are.
             mirror = samples if config.pixels.flip else None
@@ -395,7 +397,7 @@ def _held_data(
     task: Task | None,
     model: SingleStream,
     inputs: RegionInputs,
-    room: Classroom,
+    teacher_set: TeacherSet,
 ) -> _Data | None:
     """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
     held = _held_config(config)
@@ -405,7 +407,7 @@ def _held_data(
     if task is not None:
         _check_held_splits(task, config)
         versions = _versions(task, held, phase)
-    return _data(held, phase, versions, model, _corpora(held), inputs, room)
+    return _data(held, phase, versions, model, _corpora(held), inputs, teacher_set)
 
 
 def _check_held_splits(task: Task, config: PretrainConfig) -> None:
@@ -537,7 +539,8 @@ def _notes(
         reason = "--region-classes none"
     notes = []
     if not is_outside(config.model):  # every design of ours hides words
-        notes += unread(config, ("mlm", *config.objectives), config.inner)
+        groups = [config.masking, config.distilling, config.targeted, config.adversarial]
+        notes += unread(groups, ("mlm", *config.objectives), config.inner)
     if task is not None:
         notes += _told(task, config)
     for _, mixed in phase.mix:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,8 +22,8 @@ from groundling.data.captions.captions import (
     with_store_ids,
 )
 from groundling.data.regions.pictures import decodable
-from groundling.data.samples import Samples, TextSamples
-from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.data.samples import TextSamples
+from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.prediction.sentences import reads, sentence_vectors
@@ -44,11 +43,10 @@ from groundling.stats.retrieval import (
     recall,
 )
 from groundling.teachers import Teacher
+from groundling.teachers.cache import FeatureCache, cache_folder
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_text import ClipSentences
-from groundling.teachers.taught import Taught, each_of
-from groundling.teachers.towers import Towers
-from groundling.training.teaching import place_of_features
+from groundling.teachers.dataset import TeacherSet, each_of
+from groundling.teachers.text import ClipSentences
 
 WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
 """Directions as tables call them."""
@@ -94,11 +92,11 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
     """
     captioned, left_out = _captioned(config, run)
     image = load_clip_image(config.model)
-    towers = Towers(image, None)
+    clip = FrozenClip(image, None)
     student = _student(config, image.width)
-    cache = place_of_features(config.teacher_cache, run.folder)
-    towers.to(run.state.device)
-    gallery = _gallery(captioned, towers, config.images, cache)
+    cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
+    clip.to(run.state.device)
+    gallery = _gallery(captioned, clip, config.images, cache)
     read, told = _texts(gallery.texts, student, config, run.state.device, cache)
     head: dict[str, Any] = {"images": len(captioned), **left_out}
     head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
@@ -168,13 +166,13 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[Captioned], dict[
     return texts, left_out
 
 
-def _gallery(captioned: Sequence[Captioned], towers: Towers, folder: str, cache: Path) -> Gallery:
+def _gallery(
+    captioned: Sequence[Captioned], clip: FrozenClip, folder: str, cache: FeatureCache
+) -> Gallery:
     """The images with their embeddings; raises InputError if one is no image, or shares its name with another."""
-    teacher = ClipTeacher(towers, ("clip_image",), Targeted(teacher_images=folder))
-    (part,) = teacher.parts()
+    teacher = ClipTeacher(clip, ("clip_image",), Targeted(teacher_images=folder))
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
-    teacher.fit(TextSamples(examples, None))
-    pictures, _ = _features(examples, part, "clip_image", cache / part.name)
+    pictures, _ = _features(examples, teacher, "clip_image", cache)
     first = np.cumsum([0, *(len(image.captions) for image in captioned)])
     return Gallery(captioned, first, pictures)
 
@@ -184,12 +182,12 @@ def _texts(
     student: SentenceEncoder | None,
     config: RetrieveConfig,
     device: torch.device,
-    cache: Path,
+    cache: FeatureCache,
 ) -> tuple[dict[str, Read], dict[str, dict[str, Any]]]:
     """The texts as each side reads them, and how long a text it can read."""
     own = ClipSentences(*load_clip_text(config.model), max_windows=config.windows)
     own.to(device)
-    read = {"model": _own_texts(texts, own, cache / own.name)}
+    read = {"model": _own_texts(texts, own, cache)}
     told = {"model": {"window": own.windows.limit, "windows": config.windows}}
     if student is not None:
         student.text.to(device)
@@ -198,19 +196,19 @@ def _texts(
     return read, told
 
 
-def _own_texts(texts: Sequence[str], teacher: ClipSentences, folder: Path) -> Read:
+def _own_texts(texts: Sequence[str], teacher: ClipSentences, cache: FeatureCache) -> Read:
     """Texts as the model's own text side reads them."""
     examples = [Example(str(number), text) for number, text in enumerate(texts)]
-    vectors, dropped = _features(examples, teacher, "sentence", folder)
+    vectors, dropped = _features(examples, teacher, "sentence", cache)
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
     return Read(vectors / np.maximum(norm, 1e-12), dropped)
 
 
 def _features(
-    examples: Sequence[Example], teacher: Teacher, name: str, folder: Path
+    examples: Sequence[Example], teacher: Teacher, name: str, cache: FeatureCache
 ) -> tuple[np.ndarray, np.ndarray]:
     """A teacher's feature (N, E) of every example, computed once and kept, and what was cut off each, (N,)."""
-    samples: Samples = Taught(TextSamples(examples, None), teacher, folder=folder)
+    samples, _ = TeacherSet([teacher], cache).wrap(TextSamples(examples, None))
     each = [(sample.features[name], sample.dropped) for sample in each_of(samples)]
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command import Command
+from groundling.runs.leaves import Runs
 from groundling.settings.fields import Input, Settings, at_least, needed
 
 
@@ -35,7 +36,9 @@ of your own file has `data`, `text` and `label` in its table, as `finetune` has 
 COMMAND = Command(
     "sweep",
     "a list of runs over variants, tasks and seeds; does what is missing",
-    "groundling.commands.sweep.run:run_sweep",
+    "groundling.commands.sweep.run:sweep",
     {"_own": SweepConfig()},
     speaks=True,
+    rules="groundling.commands.sweep.run:check",
+    leaves=Runs(),
 )

@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from groundling.commands.sweep.fits import check_fits
-from groundling.commands.sweep.paper import REFERENCE, Note, read_notes
 from groundling.commands.sweep.parts import (
+    REFERENCE,
     SEEDS,
+    Filled,
+    Note,
     Notes,
     PaperTable,
     Pretraining,
@@ -21,8 +23,11 @@ from groundling.commands.sweep.parts import (
     Sweep,
     Tuning,
     Variant,
+    defaults_of,
+    filled,
+    makers,
+    read_notes,
 )
-from groundling.commands.sweep.settings import Filled, defaults_of, filled, makers
 from groundling.core.errors import InputError
 from groundling.data.tables import read_text
 from groundling.stats.published import published as reported

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from groundling.commands.sweep.parts import Source
-from groundling.commands.sweep.settings import Filled
+from groundling.commands.sweep.parts import Filled, Source
 from groundling.core.find import instances
 from groundling.settings.fields import changed, flat
 

@@ -10,11 +10,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.commands.sweep.paper import mark, spelt
-from groundling.commands.sweep.parts import Source, Sweep, references
-from groundling.commands.sweep.settings import Filled, defaults_of
-from groundling.commands.sweep.starts import held_back
-from groundling.commands.sweep.steps import Step
+from groundling.commands.sweep.parts import (
+    Filled,
+    Source,
+    Sweep,
+    defaults_of,
+    mark,
+    references,
+    spelt,
+)
+from groundling.commands.sweep.steps import Step, held_back
 from groundling.settings.fields import flat
 from groundling.settings.training import TrainConfig
 

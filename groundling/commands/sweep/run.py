@@ -1,44 +1,72 @@
-"""A list of runs, over variants, tasks and seeds: what is done is never repeated, what is missing is completed."""
+"""A list of runs, over variants, tasks and seeds: what is done is never repeated, what is missing is completed.
+
+Nothing heavy is imported before a run begins: plans and mistakes do without torch.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from groundling.checks.inputs import check_inputs
+from groundling.checks.names import arm_of
 from groundling.commands.sweep import SweepConfig
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.parts import PaperTable, Sweep
-from groundling.commands.sweep.plan import Plan
-from groundling.commands.sweep.ready import check_runs
-from groundling.commands.sweep.steps import check_notes, steps_of
+from groundling.commands.sweep.miniature import small, stand_in
+from groundling.commands.sweep.parts import (
+    VERDICTS,
+    PaperTable,
+    Sweep,
+    command_of,
+    references,
+    resolved,
+    slug,
+    values_of,
+)
+from groundling.commands.sweep.plan import Plan, missing
+from groundling.commands.sweep.steps import Step, check_notes, steps_of
 from groundling.core.errors import InputError, nearest
-from groundling.runs.folder import open_run, write_json
+from groundling.runs.folder import write_json
+from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.work import Work
+from groundling.stats.published import published as reported
 
 
-def run_sweep(
-    config: SweepConfig, out: str | Path, say: Callable[[str], None] = print
-) -> dict[str, Any]:
+def check(config: SweepConfig, out: str | Path) -> None:
+    """Raises InputError for a mistake in the file, and for data that is missing, before anything runs."""
+    what = _read(config, Path(out))
+    if not config.plan and not config.miniature:
+        check_runs(what, Path(out))
+
+
+def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
     """The sweep of a TOML file, all of it or one table's; `--seeds` overrides the file's, those of single tasks too.
 
-    With `plan` nothing is run, but printed and written to `out/plan.json`; with `miniature` everything is run on small
-    stand-ins. Raises InputError for a mistake in the file, and for data that is missing, before anything runs.
+    With `plan` nothing is run, but printed and written to `plan.json`; with `miniature` everything is run on small
+    stand-ins.
     """
-    what = read_sweep(config.file)
-    check_notes(steps_of(what, Path(out)), what)
-    what = _narrowed(what, config)
+    what = _read(config, work.out)
     if config.plan:
-        return _show(what, config, Path(out), say)
-    steps = steps_of(what, Path(out))
-    if not config.miniature:
-        check_runs(what, steps, Path(out))
-    # Torch, which plans and mistakes do without.
-    from groundling.commands.sweep.jobs import miniature, sweep
-
+        plan = Plan(what, steps_of(what, work.out), config.seconds_per_step)
+        print("\n".join(plan.lines()))
+        content = plan.as_json()
+        write_json(work.out / "plan.json", content)
+        return content
     if config.miniature:
-        return miniature(what, out, config.processes, say)
-    return sweep(what, steps, out, config.processes, say)
+        what = _on_stand_ins(what, work.out)
+    steps = steps_of(what, work.out)
+    if config.miniature:
+        steps = [replace(step, settings=small(step.settings)) for step in steps]
+    return run_all(what, steps, work.out, config.processes)
+
+
+def _read(config: SweepConfig, out: Path) -> Sweep:
+    """What of the file is wanted."""
+    what = read_sweep(config.file)
+    check_notes(steps_of(what, out), what)
+    return _narrowed(what, config)
 
 
 def _narrowed(what: Sweep, config: SweepConfig) -> Sweep:
@@ -78,11 +106,83 @@ def _rows_of(what: Sweep, config: SweepConfig) -> tuple[PaperTable, ...]:
     return tuple(kept)
 
 
-def _show(
-    what: Sweep, config: SweepConfig, out: Path, say: Callable[[str], None]
-) -> dict[str, Any]:
-    plan = Plan(what, steps_of(what, out), config.seconds_per_step)
-    say("\n".join(plan.lines()))
-    content = plan.as_json()
-    write_json(open_run(out, "sweep", {}, {}) / "plan.json", content)
-    return content
+def _on_stand_ins(what: Sweep, out: Path) -> Sweep:
+    """The whole sweep on small stand-ins, made in `out/stand-ins`; no number of it means anything.
+
+    Raises InputError for data or weights of a kind that nothing can stand in for.
+    """
+    needed = Plan(what, steps_of(what, out)).sources
+    stood_in, notes = stand_in(needed, out / "stand-ins")
+    for note in notes:
+        print(f"note: {note}")
+    tunings = tuple(replace(tuning, seeds=0) for tuning in what.tunings)
+    return replace(what, sources={**what.sources, **stood_in}, seeds=1, tunings=tunings)
+
+
+def check_runs(what: Sweep, out: Path) -> None:
+    """Raises InputError, naming the step, for settings that do not fit, and for data and weights that are not there."""
+    steps = steps_of(what, out)
+    for variant in what.variants:
+        arm_of(variant.adapt.arm)
+    for tuning in what.tunings:
+        if not tuning.finetune.data:
+            raise InputError(
+                f"{tuning.name} needs `data`, the folder of its official files, or your own file"
+            )
+    for step in steps:
+        try:
+            values = values_of(step.settings, step.out)
+            command_of(step.command).check_together(values)
+        except InputError as error:
+            raise InputError(f"{step.name}: {error}") from None
+    absent = missing(Plan(what, steps))
+    if absent:
+        first = absent[0]
+        more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
+        raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
+    for step in steps:
+        try:
+            check_inputs(step.settings[0], later=lambda word: _is_made(word, out))
+        except InputError as error:
+            raise InputError(f"{step.name}: {error}") from None
+
+
+def _is_made(word: str, out: Path) -> bool:
+    """Whether a word stands for data or weights of a table, or is what an earlier step writes."""
+    return bool(references(word)) or Path(word).is_relative_to(out)
+
+
+def run_all(what: Sweep, steps: Sequence[Step], out: Path, processes: int) -> dict[str, Any]:
+    """Run what is missing of its steps into `out/VARIANT/...`; judge every variant against its table's first one."""
+    for note in Plan(what, steps).notes:
+        print(f"note: {note}")
+    run_jobs([_job(step, what) for step in steps], processes, print)
+    judged = [_judge(what, table, out) for table in what.judged()]
+    return judged[0] if len(judged) == 1 else {"tables": judged}
+
+
+def _job(step: Step, what: Sweep) -> Job:
+    """The call of a step, whose settings have been checked."""
+    config, training = step.settings
+    values = values_of((resolved(config, what.sources), training), step.out)
+    return Job(step.name, command_of(step.command).call, (values,), step.after)
+
+
+def _judge(what: Sweep, table: PaperTable, folder: Path) -> dict[str, Any]:
+    """The verdicts of one table, in a folder of its own if the file has several."""
+    from groundling.stats.judging import judge_folders
+
+    variants = [variant for variant in what.variants if variant.name in table.rows]
+    variants.sort(key=lambda variant: table.rows.index(variant.name))
+    groups = {variant.name: folder / slug(variant.name) for variant in variants}
+    papers = reported()
+    published = {
+        variant.name: {**papers.get(variant.published, {}), **dict(variant.scores)}
+        for variant in variants
+    }
+    if table.name:
+        print(f"\n{table.name}")
+        folder = folder / VERDICTS / slug(table.name)
+    own = [tuning.finetune.task for tuning in what.tunings]
+    columns = table.columns if table.name else ()
+    return judge_folders(groups, folder, print, published, columns, trust=own)

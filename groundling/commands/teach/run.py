@@ -28,6 +28,7 @@ from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer, precision_note
 from groundling.objectives.contrast import Contrast
+from groundling.objectives.making import fewer_negatives
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import Examining, TrainConfig
@@ -35,7 +36,6 @@ from groundling.stats.retrieval import MEAN, retrieval
 from groundling.training.exams import Exam
 from groundling.training.held_out import exam_every, flattery, learned_too
 from groundling.training.loop import train
-from groundling.training.teaching import fewer_negatives
 
 COUNTS = ("images", "captions")
 """What `retrieval` tells besides scores."""

@@ -14,7 +14,7 @@ import torch
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
 from groundling.data.samples import Samples, thinned
-from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.clip import load_frozen_clip
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
@@ -40,7 +40,6 @@ from groundling.studies.attention.subjects import (
     subject_of,
 )
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.towers import Towers
 from groundling.vision_language.single_stream import SingleStream
 
 COUNTED = "layers and heads count from 0"
@@ -256,9 +255,10 @@ def _selected_words(
     options = Targeted(
         teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
     )
-    towers = Towers(load_clip_image(config.teacher), *load_clip_text(config.teacher))
+    clip = load_frozen_clip(config.teacher)
     samples = analysis.models[0].subject.samples(analysis.few)
-    teacher = ClipTeacher(towers, {"clip_words"}, options).to(device).fit(samples)
+    teacher = ClipTeacher(clip, {"clip_words"}, options)
+    teacher.to(device).fit(samples)
     worths = selected_words.worths(teacher, analysis.models[0].rows, config.attending.at_once)
     readers = [selected_words.Reader(model.rows, model.looks) for model in analysis.models]
     found = selected_words.about(worths, readers, config.words, analysis.bootstrap_of_few)

@@ -39,8 +39,8 @@ from groundling.settings.inputs import RegionInput
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
 from groundling.tasks.beside import with_others
+from groundling.teachers.cache import FeatureCache, cache_folder
 from groundling.training.evaluation import Scores, most_likely, write_answers
-from groundling.training.teaching import place_of_features
 
 Protocol = Literal["iqa", "ia"]
 """Whether an image is compared with question and choice, or with the choice alone; of rationales IQR and IR."""
@@ -179,7 +179,7 @@ class _Answering:
             splits, device = _read(config, task), run.state.device
             self.match = ByMatchHead(config.model, inputs, splits, device, config.max_length)
         else:
-            cache = place_of_features(config.teacher_cache, run.folder)
+            cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
             self.match = ByCosine(config.model, config.images, run.state.device, cache)
         self.told["measure"] = self.match.measure
         if kind == "choices":
@@ -280,11 +280,11 @@ class _Answering:
         Otherwise rounding would choose among prompts that differ only in what was cut off.
         """
         asked_so = self.config.prompt.replace("{question}", question)
-        rows = match.towers.rows([asked_so.replace("{answer}", answer) for answer in answers])
+        rows = match.clip.rows([asked_so.replace("{answer}", answer) for answer in answers])
         self.told["dropped_pieces"] += sum(cut for _, cut in rows)
         different = {row.ids.tobytes(): row for row, _ in rows}
         number = {read: place for place, read in enumerate(different)}
-        embedded = match.towers.embedded(list(different.values())).cpu().numpy().astype(float)
+        embedded = match.clip.embedded(list(different.values())).cpu().numpy().astype(float)
         return embedded, [number[row.ids.tobytes()] for row, _ in rows]
 
     def _matched(self, split: str, rows: Sequence[Example]) -> Matches:

@@ -16,8 +16,6 @@ from groundling.core.errors import InputError
 from groundling.data.images import stem
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.tables import read_json_lines
-from groundling.data.tables.image_files import stem
-from groundling.data.tables.tables import read_json_lines
 from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.progress import say_notes
@@ -26,6 +24,7 @@ from groundling.runs.run import Run
 from groundling.settings.inputs import RegionInput
 from groundling.studies.knowledge.commands import WinogroundConfig
 from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
+from groundling.teachers.cache import FeatureCache
 from groundling.vision_language.loading import is_single_stream
 
 FILE = "examples.jsonl"
@@ -138,7 +137,7 @@ def _found(
     if config.regions and (source == config.model or is_single_stream(source)):
         match = ByMatchHead(source, _looks_at(config), [TEST], device, config.max_length)
     else:
-        match = ByCosine(source, _images(config), device, kept)
+        match = ByCosine(source, _images(config), device, FeatureCache(kept))
     scores, cut = _scores(examples, match)
     told = {"model": source, "measure": match.measure, "cut_captions": cut}
     return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))

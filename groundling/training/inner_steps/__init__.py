@@ -10,6 +10,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, Sizes
 from groundling.core.documented import documented
+from groundling.core.find import built, is_outside, named
 from groundling.settings.objectives import Adversarial
 
 Terms = Mapping[str, Tensor]
@@ -92,3 +93,15 @@ class InnerPart:
     """What commands call it."""
     make: Callable[[Adversarial], InnerStep]
     """From a run's settings to a new inner step."""
+
+
+def inner_step(name: str, options: Adversarial) -> InnerStep | None:
+    """An inner step by name, or your own, MODULE:NAME (an object, or what makes one); None without a name.
+
+    Raises InputError for an unknown name, or if your own is none.
+    """
+    if name and not is_outside(name):
+        return named("training.inner_steps", InnerPart, name).make(options)
+    if not name:
+        return None
+    return built(name, is_inner_step, "an InnerStep")

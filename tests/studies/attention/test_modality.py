@@ -29,7 +29,7 @@ from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.models.attention import AttentionMap, Place, Places
-from groundling.models.clip import load_clip_image, load_clip_text
+from groundling.models.clip import load_frozen_clip
 from groundling.models.saved_heads import LM_HEAD, save_heads
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
@@ -61,7 +61,6 @@ from groundling.studies.attention.importance import (
 from groundling.studies.attention.passes import Seen, Sums, read_here
 from groundling.studies.attention.subjects import HiddenWords, Match, RightAnswer, right_share
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.towers import Towers
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
@@ -533,7 +532,7 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
 
 
 def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
-    towers = Towers(load_clip_image(str(home / "clip")), *load_clip_text(str(home / "clip")))
+    towers = load_frozen_clip(str(home / "clip"))
     texts = toys.sentences()
     examples = [Example(str(n), texts[n], images=(NAMES[n],)) for n in range(4)]
     samples = TextSamples(examples, TextInput(toys.bert_words(), 40))

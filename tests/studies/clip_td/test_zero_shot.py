@@ -23,7 +23,8 @@ from PIL import Image
 from scipy.special import expit, softmax
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil
 
-import groundling.prediction.matching
+import groundling.models.clip
+import groundling.teachers.clip
 from groundling.cli import main
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
@@ -259,13 +260,13 @@ def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
 
 def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    embedded = groundling.prediction.matching.Towers.embedded
+    embedded = groundling.models.clip.FrozenClip.embedded
 
     def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
         read.append(len(rows))
         return embedded(self, rows, batch)
 
-    monkeypatch.setattr(groundling.prediction.matching.Towers, "embedded", counted)
+    monkeypatch.setattr(groundling.models.clip.FrozenClip, "embedded", counted)
     zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
     assert read == [3]
     config = settings(place, "vqa", split="val", most_questions=2)
@@ -281,7 +282,7 @@ def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -
 def test_features_stay_in_a_cache(place: Path, tmp_path: Path, monkeypatch) -> None:
     config = settings(place, "vcr/answer", teacher_cache=str(tmp_path / "cache"))
     first = zero_shot(config, tmp_path / "first")
-    monkeypatch.setattr(groundling.prediction.matching.ClipTeacher, "features", homes.never)
+    monkeypatch.setattr(groundling.teachers.clip.ClipPart, "features", homes.never)
     assert zero_shot(config, tmp_path / "second")["scores"] == first["scores"]
     assert zero_shot(config, tmp_path / "first") == first
 

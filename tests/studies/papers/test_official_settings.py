@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.paper import spelt
+from groundling.commands.sweep.parts import spelt
 from groundling.commands.sweep.plan import Plan
 from groundling.commands.sweep.steps import Step, steps_of
 

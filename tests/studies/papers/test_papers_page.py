@@ -11,8 +11,7 @@ import pytest
 
 from groundling.command import commands
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.paper import Note, agrees, spelt
-from groundling.commands.sweep.settings import defaults_of
+from groundling.commands.sweep.parts import Note, agrees, defaults_of, spelt
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flat
 

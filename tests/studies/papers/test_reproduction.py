@@ -15,8 +15,7 @@ from groundling.checks.task_names import TASKS
 from groundling.cli import main
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.paper import Note, agrees, mark, spelt
-from groundling.commands.sweep.parts import slug
+from groundling.commands.sweep.parts import Note, agrees, mark, slug, spelt
 from groundling.commands.sweep.plan import columns
 from groundling.commands.sweep.steps import steps_of
 from groundling.core.find import instances
@@ -213,7 +212,7 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
             r"with = \[\['slow'\]\], expected a list of \[with",
         ),
         (('["slow"]\ntune', "[{ a = 1 }]\ntune"), "expected a list of .with.NAME"),
-        (('model = "weights:bert"', "model = 5"), "model = 5, expected a value like ''"),
+        (('model = "weights:bert"', "model = 5"), "--model = 5, expected a text"),
         (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
         (('"few" = 60.0', '"few" = nan'), "expected a number for each task"),
         (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: no table has"),

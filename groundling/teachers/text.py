@@ -1,7 +1,8 @@
-"""A frozen CLIP-like text tower as a teacher of sentence and word features."""
+"""Teachers of text: a frozen CLIP-like text tower, and the student's own encoder as it was before training."""
 
 from __future__ import annotations
 
+import copy
 import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -9,13 +10,16 @@ from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.errors import InputError
 from groundling.core.keyed import generator
 from groundling.data.samples import Samples, TextSamples, WindowInput
 from groundling.models.clip import ClipText, last_pieces
+from groundling.models.text import TextEncoder
 from groundling.models.weights import weights_sha256
 from groundling.teachers import Teacher
 
@@ -128,7 +132,7 @@ class ClipTextTeacher(Teacher):
             said[part] = (said[part] - mean) / spread
         return {**said, "has": last >= 0}
 
-    def known(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`has` (U, K), which follows from the words of the windows' pieces."""
         if "has" not in features:
             return {}
@@ -136,7 +140,7 @@ class ClipTextTeacher(Teacher):
         numbers = needed(batch.words, "words", "the teacher")
         return {"has": last_pieces(windows.word, numbers.shape[1]) >= 0}
 
-    def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """Each row's features, those of words without padding."""
         counts = (needed(batch.words, "words", "the teacher") >= 0).sum(1).tolist()
         arrays = {name: value.cpu().numpy() for name, value in features.items()}
@@ -168,9 +172,58 @@ class ClipSentences(ClipTextTeacher):
         """`sentence` (U, E)."""
         return {"sentence": super().features(batch)["sentence"]}
 
-    def kept(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
+    def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """Each row's feature."""
-        return Teacher.kept(self, features, batch)
+        return Teacher.unbatch(self, features, batch)
+
+
+class FrozenCopy(Teacher):
+    """The pooled sentence vectors of a student's texts, as it gave them before it was trained: a frozen copy."""
+
+    name = "itself"
+    display_name = "the student as it was"  # a run without a teacher has it, too
+    counts_truncated = False  # it reads what the student reads, whose own cut pieces are counted
+
+    def __init__(self, text: TextEncoder) -> None:
+        """Copies the encoder as it stands. Raises InputError if it pools no sentence vector."""
+        if text.sentence is None:
+            raise InputError(f"{text.tokenizer.name_or_path}: no sentence vectors to retain")
+        self.text = TextEncoder(copy.deepcopy(text.encoder), text.tokenizer)
+        self.text.speaks(text.sentence)
+        self.text.eval().requires_grad_(False)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the copy is."""
+        return next(self.text.parameters()).device
+
+    def to(self, device: torch.device | str) -> FrozenCopy:
+        """Move the copy."""
+        self.text.to(device)
+        return self
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        """Each row's own pieces, which nothing has masked yet; equal ones have equal ids."""
+        texts = [needed(row.text, "text", self.name) for row in rows]
+        return [Sample(_text_identity(text), text=text) for text in texts]
+
+    def key(self) -> dict[str, Any]:
+        """Its weights, and how it pools."""
+        sentence = needed(self.text.sentence, "sentence", self.name)
+        return {
+            "weights": weights_sha256(self.text.encoder),
+            "pooling": list(sentence.pooling.modes),
+        }
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> Mapping[str, Tensor]:
+        """`as_it_was` (U, S), of unit length."""
+        encoded = self.text(batch.to(self.device))
+        return {"as_it_was": F.normalize(needed(encoded.sentence, "sentence", self.name), dim=-1)}
+
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Nothing: no objective counts by these."""
+        return {}
 
 
 def _identity(sample: Sample) -> str:
@@ -178,3 +231,8 @@ def _identity(sample: Sample) -> str:
     row: Row = needed(sample.clip, "clip", "a teacher of texts")
     words = needed(sample.words, "words", "a teacher of texts")
     return hashlib.blake2b(row.ids.tobytes() + b"|" + words.tobytes(), digest_size=16).hexdigest()
+
+
+def _text_identity(text: Row) -> str:
+    """Equal for texts of the same pieces."""
+    return hashlib.blake2b(text.ids.tobytes(), digest_size=16).hexdigest()

@@ -1,7 +1,9 @@
-"""Where features of frozen teachers are kept by the ids of their inputs: in memory, or on disk for every process."""
+"""Features of frozen teachers, computed once for equal inputs: in memory, or in a folder that runs share."""
 
 from __future__ import annotations
 
+import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import count, islice
@@ -11,6 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 from accelerate import PartialState
 
+from groundling.core.documented import documented
 from groundling.core.errors import refuse
 from groundling.data.shards import (
     Facts,
@@ -24,7 +27,9 @@ from groundling.data.shards import (
     load_json,
     shard_file,
 )
+from groundling.runs.folder import PREPARED, json_text
 from groundling.runs.progress import Progress
+from groundling.teachers import Teacher
 
 SHARD = 2048
 """Records of a file; a killed run computes as many again at most, per process."""
@@ -40,8 +45,8 @@ Make = Callable[[Sequence[str]], list[Record]]
 """Records of some ids, in their order; is asked for at most `BATCH` at a time."""
 
 
-class Kept(Protocol):
-    """Records by number, once `fill` has seen to it that they are there."""
+class FeatureStore(Protocol):
+    """One teacher's cached features by number, once `fill` has computed those that are missing."""
 
     def fill(self, ids: Sequence[str], make: Make, what: str) -> None:
         """Let `make` compute the records of those ids that are not there; progress calls it `what`."""
@@ -56,8 +61,42 @@ class Kept(Protocol):
         ...
 
 
+@documented
+class FeatureCache:
+    """Keeps the features of frozen teachers, so that each input is read once: in a folder, or in memory.
+
+    In a folder every teacher has one of its own, named by the hash of its `key`: runs and teachers share a cache, and
+    a killed run resumes with what is missing.
+    """
+
+    def __init__(self, folder: str | Path | None = None, limit_gb: float = math.inf) -> None:
+        """Features go to `folder`, or stay in memory without one.
+
+        A teacher without parts is cached if its features take at most `limit_gb` GiB; if that is 0, none is.
+        """
+        self.folder = None if folder is None else Path(folder)
+        self.limit_gb = limit_gb
+        self.in_memory: dict[int, tuple[Teacher, InMemory]] = {}
+
+    def store(self, teacher: Teacher) -> FeatureStore:
+        """Where a teacher's features are, after its `fit`."""
+        if self.folder is not None:
+            key = teacher.key()
+            text = json_text(key, sort_keys=True)
+            digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+            return OnDisk(self.folder / f"{teacher.name}-{digest}", key)
+        # The teacher stays beside its features: no other object takes its `id`.
+        _, store = self.in_memory.setdefault(id(teacher), (teacher, InMemory()))
+        return store
+
+
+def cache_folder(teacher_cache: str, out: Path) -> Path:
+    """Where a run caches features: in --teacher-cache, or without one below its folder `out`, until it ends."""
+    return Path(teacher_cache) if teacher_cache else out / PREPARED / "teacher"
+
+
 class InMemory:
-    """Of this process alone, as long as it lives."""
+    """Features of this process alone, as long as it lives."""
 
     def __init__(self) -> None:
         self.records: list[Record] = []

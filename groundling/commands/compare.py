@@ -1,0 +1,119 @@
+"""`groundling compare`: adapt and fine-tune several arms beside the control, and judge them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from groundling.command import Command
+from groundling.commands.adapt import ADAPTING, AdaptConfig
+from groundling.commands.finetune import TUNING, FinetuneConfig
+from groundling.core.errors import InputError
+from groundling.runs.leaves import Runs
+from groundling.runs.work import Work
+from groundling.settings.fields import Input, Settings, at_least
+from groundling.settings.inputs import OwnFile
+from groundling.settings.training import TrainConfig
+
+if TYPE_CHECKING:
+    from groundling.commands.sweep.parts import Sweep
+
+
+@dataclass(frozen=True)
+class CompareConfig(Settings):
+    """Arms side by side: each is adapted, then fine-tuned or probed; the control `mlm` always takes part."""
+
+    arms: tuple[str, ...] = ("xdbert", "contrastive")
+    """Arms, as in `adapt --arm`; `mlm` is added in front."""
+    control: bool = True
+    """Add the control `mlm` (same text, steps and seeds, no teacher)."""
+    tasks: tuple[str, ...] = ()
+    """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
+    data: Annotated[str, Input.DATA] = ""
+    """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
+    own: OwnFile = field(default_factory=OwnFile)
+    seeds: Annotated[int, at_least(1)] = 3
+    """Fine-tuning runs per arm and task."""
+    max_train: Annotated[int, at_least(0)] = 0
+    """Use at most so many training examples per task; 0: all."""
+    max_length: Annotated[int, at_least(0)] = 128
+    """Pieces per input in fine-tuning."""
+    processes: Annotated[int, at_least(1)] = 1
+    """Runs side by side, one thread each."""
+
+
+CONTROL = "mlm"
+
+
+def check(
+    config: CompareConfig,
+    adapting: AdaptConfig,
+    training: TrainConfig,
+    tuning: TrainConfig,
+    out: str | Path,
+) -> None:
+    """Raises InputError without data, for anything but tasks or a file of one's own, and for what no run could read."""
+    from groundling.commands.sweep.run import check_runs
+
+    if not config.data or not (config.tasks or config.own.label):
+        raise InputError(
+            "compare needs --tasks and --data (or --data FILE, --text and --label for your own file)"
+        )
+    if config.tasks and config.own.label:
+        raise InputError(
+            f"compare: --label {config.own.label} makes a task of your own file; leave it or --tasks out"
+        )
+    check_runs(_as_sweep(config, adapting, training, tuning), Path(out))
+
+
+def compare(
+    config: CompareConfig,
+    adapting: AdaptConfig,
+    training: TrainConfig,
+    tuning: TrainConfig,
+    work: Work,
+) -> dict[str, Any]:
+    """Adapt every arm, fine-tune each on every task, and judge the arms against the first one.
+
+    `training` is for adaptation, `tuning` for fine-tuning; finished parts are never done again.
+    """
+    from groundling.commands.sweep.run import run_all
+    from groundling.commands.sweep.steps import steps_of
+
+    what = _as_sweep(config, adapting, training, tuning)
+    return run_all(what, steps_of(what, work.out), work.out, config.processes)
+
+
+def _as_sweep(
+    config: CompareConfig, adapting: AdaptConfig, training: TrainConfig, tuning: TrainConfig
+) -> Sweep:
+    """The simplest sweep: arms side by side on the same text, steps and seeds."""
+    from groundling.commands.sweep.parts import Sweep, Tuning, Variant
+
+    arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
+    base = FinetuneConfig(
+        data=config.data,
+        max_train=config.max_train,
+        max_length=config.max_length,
+        save_model=False,
+    )
+    tasks = [replace(base, task=task) for task in config.tasks]
+    if config.own.label:
+        tasks = [replace(base, own=config.own, called=Path(config.data).stem)]
+    return Sweep(
+        tuple(Variant(arm, replace(adapting, arm=arm), training) for arm in arms),
+        tuple(Tuning(task, tuning) for task in tasks),
+        config.seeds,
+    )
+
+
+COMMAND = Command(
+    "compare",
+    "adapt and fine-tune several arms beside the control, and judge them",
+    "groundling.commands.compare:compare",
+    {"_own": CompareConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
+    speaks=True,
+    rules="groundling.commands.compare:check",
+    leaves=Runs(),
+)
