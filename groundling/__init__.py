@@ -15,6 +15,7 @@ FUNCTIONS = (
     "ask",
     "attention",
     "compare",
+    "data_captions",
     "data_check",
     "data_counts",
     "data_partition",

@@ -170,6 +170,15 @@ def compare(
 ) -> dict[str, Any]:
     """Adapt and fine-tune several arms beside the control, and judge them."""
 
+def data_captions(
+    *,
+    data: Text = "",
+    split: Text = "val",
+    unrelated: bool = True,
+    out: Text = "captions.txt",
+) -> str:
+    """The captions that `syntax` reads, one a line, for a parser of your own."""
+
 def data_check(
     *,
     folder: Text = "",

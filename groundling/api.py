@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
-from groundling.cli import COMMANDS, out_of
-from groundling.command import Command
+from groundling.command import COMMANDS, Command
 from groundling.core.documented import Told, fields_told, listed
 from groundling.core.errors import InputError, as_keywords
 from groundling.settings.fields import filled, flat
@@ -26,6 +25,9 @@ def spelt(command: str) -> str:
 
 def command_of(name: str) -> str:
     """The command whose function has this name."""
+    with_space = name.replace("_", " ")  # which leaves studies alone, if it is one of the core's
+    if with_space in COMMANDS:
+        return with_space
     return {spelt(command): command for command in COMMANDS}[name]
 
 
@@ -43,7 +45,7 @@ def function_of(name: str) -> Callable[..., Any]:
 
     def call(**values: object) -> Any:
         given = dict(values)
-        out = [given.pop("out", out_of(command_of(name))[0])] if command.out else []
+        out = [given.pop("out", command.place)] if command.out else []
         if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
         with as_keywords(kinds, switches, given):
@@ -116,8 +118,8 @@ def settings_of(name: str) -> list[Setting]:
         told = Told(prefix, "Mapping[str, Any]", "{}", about)
         found.append(Setting(told, Mapping[str, Any], {}))
     if command.out:
-        place, about = out_of(command_of(name))
-        found.append(Setting(Told("out", "str", repr(place), about), str, place))
+        told = Told("out", "str", repr(command.place), command.about_out)
+        found.append(Setting(told, str, command.place))
     return found
 
 

@@ -1,4 +1,4 @@
-"""The command line: one table of commands, one parser; flags and help come from the dataclasses they fill.
+"""The command line: finds the command, fills its settings from flags, runs it, and prints what comes of it.
 
 Heavy imports wait until a command runs.
 """
@@ -6,38 +6,15 @@ Heavy imports wait until a command runs.
 from __future__ import annotations
 
 import os
-import re
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import redirect_stderr
-from dataclasses import field, is_dataclass, make_dataclass
-from difflib import get_close_matches
-from io import StringIO
-from itertools import dropwhile, takewhile
-from typing import Annotated, Any, cast, get_type_hints
+from collections.abc import Sequence
 
 from groundling import __version__
-from groundling.command import Command, commands
-from groundling.core.documented import summary_of
+from groundling.command import COMMANDS
 from groundling.core.errors import InputError, first_line, nearest
+from groundling.flags import HELP, help_of, listed, parsed
 from groundling.runs.folder import json_text
 from groundling.runs.progress import heard, is_first
-from groundling.settings.fields import flat
-
-COMMANDS = commands()
-"""Every command of `groundling`."""
-
-
-def out_of(name: str) -> tuple[str, str]:
-    """Where a command writes if nobody says where, and what its `--out` is, in words."""
-    command = COMMANDS[name]
-    place = command.file or f"runs/{name.replace(' ', '-')}"
-    if command.writes:
-        return place, command.writes
-    if command.file:
-        return place, "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
-    about = "Run folder; the same command again goes on from what it has saved."
-    return place, about
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -68,15 +45,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
 
 
-def _usage(commands: Mapping[str, Command]) -> str:
-    lines = [
-        "usage: groundling COMMAND [options]; `groundling COMMAND --help` lists the options",
-        "",
-    ]
-    lines += [f"  {name:<16}{command.summary}" for name, command in commands.items()]
-    return "\n".join(lines)
-
-
 def _command(words: Sequence[str]) -> tuple[str, list[str]]:
     """The command that the words begin with, of one word or two, and the rest; an empty name if there is none."""
     for count in (2, 1):
@@ -88,16 +56,16 @@ def _command(words: Sequence[str]) -> tuple[str, list[str]]:
 
 def _no_command(words: Sequence[str]) -> int:
     """What to say where no command is named; help or the version, if that is what was asked for."""
-    if not words or words[0] in {"-h", "--help"}:
-        print(_usage(COMMANDS))
+    if not words or words[0] in HELP:
+        print(listed(COMMANDS))
         return 0
     if words[0] == "--version":
         print(__version__)
         return 0
     family = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
-    asked = any(word in {"-h", "--help"} for word in words)
+    asked = not HELP.isdisjoint(words)
     if family:
-        print(_usage(family), file=sys.stdout if asked else sys.stderr)
+        print(listed(family), file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
     hint = nearest(words[0], COMMANDS)
     there = ", ".join(COMMANDS)
@@ -107,7 +75,10 @@ def _no_command(words: Sequence[str]) -> int:
 
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
-    values = _parse(name, command, _with_flags(command, arguments))
+    if not HELP.isdisjoint(arguments):
+        print(help_of(command))
+        return 0
+    values = parsed(command, arguments)
     command.check(values)
     command.function()
     _quiet()
@@ -118,108 +89,6 @@ def _run(name: str, arguments: list[str]) -> int:
     if is_first():
         print(result if isinstance(result, str) else json_text(result, indent=2))
     return 0
-
-
-def _with_flags(command: Command, arguments: Sequence[str]) -> list[str]:
-    """The arguments, with their flags before the first bare words."""
-    named = []
-    rest = list(arguments)
-    for flag in command.positional:
-        if not rest or rest[0].startswith("-"):
-            break
-        named += [flag, rest.pop(0)]
-    return [*named, *rest]
-
-
-def _parse(name: str, command: Command, arguments: Sequence[str]) -> list[Any]:
-    """The command's settings, filled from flags, and its run folder, if it has one.
-
-    Groups inside settings have no prefix, the settings themselves may have.
-    """
-    import tyro
-
-    members: list[Any] = []
-    for prefix, default in command.settings.items():
-        kind: Any = _with_plain_groups(type(default))
-        start = kind(**vars(default))
-        # The summary is given, or the parser would look for one in the source, whatever command it parses.
-        about = summary_of(kind)
-        if prefix.startswith("_"):
-            kind = Annotated[kind, tyro.conf.arg(name="", help=about), tyro.conf.OmitArgPrefixes]
-        else:
-            kind = Annotated[kind, tyro.conf.arg(help=about)]
-        members.append((prefix.lstrip("_"), kind, field(default=start)))
-    if command.out:
-        place, about = out_of(name)
-        out = Annotated[str, tyro.conf.arg(help=about)]
-        members.append(("out", out, field(default=place)))
-    options = make_dataclass("Options", members, frozen=True)
-    parsed: Any
-    said = StringIO()
-    try:
-        with redirect_stderr(said):
-            parsed, unknown = tyro.cli(
-                options,
-                prog=f"groundling {name}",
-                description=command.summary,
-                args=list(arguments),
-                return_unknown_args=True,
-            )
-    except SystemExit as done:
-        if not done.code:
-            raise
-        told = re.sub(r"^Error parsing (\w+): --", r"--\1.", _unframed(said.getvalue()))
-        raise InputError(f"{told}; see `groundling {name} --help`") from None
-    if unknown:
-        raise InputError(_unknown(unknown[0], name, command))
-    values = vars(parsed)
-    settings: list[Any] = []
-    for prefix, default in command.settings.items():
-        filled = values.pop(prefix.lstrip("_"))
-        settings.append(type(default)(**vars(filled)))
-    return settings + list(values.values())
-
-
-def _unframed(box: str) -> str:
-    """The first thing that the parser says below its box's title, in one line; plain terminals get lines for a box."""
-    rows = [re.sub(r"^[│|] *| *[│|]$", "", row) for row in box.strip().splitlines()]
-    below = dropwhile(_is_rule, rows[1:])
-    said = takewhile(lambda row: not _is_rule(row), below)
-    return " ".join(" ".join(said).split()).rstrip(".")
-
-
-def _is_rule(row: str) -> bool:
-    return re.search(r"\w", row) is None
-
-
-def _unknown(word: str, name: str, command: Command) -> str:
-    """What to say of a word that is no flag of a command's, nor a flag's value."""
-    flag, _, _ = word.partition("=")
-    there = []
-    for prefix, settings in command.settings.items():
-        before = "" if prefix.startswith("_") else f"{prefix}."
-        there += [before + one.name.replace("_", "-") for _, one in flat(settings)]
-    bare = flag.lstrip("-").replace("_", "-")
-    alike = [one for one in there if one.rpartition(".")[2] == bare] or get_close_matches(
-        bare, there, 1
-    )
-    hint = f"; did you mean {' or '.join(f'--{one}' for one in alike)}?" if alike else ""
-    kind = "flag" if word.startswith("-") else "place for"
-    return f"{name} has no {kind} {word!r}{hint}; see `groundling {name} --help`"
-
-
-def _with_plain_groups(kind: type[Any]) -> type[Any]:
-    """The same settings for the parser, in which a group's flags lack the group's name: `--adapt.mask-rate`."""
-    import tyro
-
-    groups: dict[str, Any] = {}
-    hints: dict[str, Any] = get_type_hints(kind)
-    for name, hint in hints.items():
-        if is_dataclass(hint):
-            about = summary_of(cast(type, hint))
-            groups[name] = Annotated[hint, tyro.conf.arg(name="", help=about)]
-    # Its own words alone: the parser finds those of every field by itself.
-    return type(kind.__name__, (kind,), {"__annotations__": groups, "__doc__": summary_of(kind)})
 
 
 def _quiet() -> None:

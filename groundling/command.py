@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pkgutil import iter_modules
@@ -14,6 +14,9 @@ from groundling.runs.leaves import Leaves, Nothing
 from groundling.runs.progress import is_first
 from groundling.settings.fields import flag_of, flat, needed
 from groundling.settings.training import Sharing
+
+TITLES = ("Train", "Use", "Judge", "Data")
+"""Of the core's commands, as help lists them."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +31,12 @@ class Command:
     """MODULE:NAME of the function that takes the settings and the run folder, in this order."""
     settings: Mapping[str, Any]
     """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
+    title: str
+    """Under which title help lists it: Train, Use, Judge or Data; of a study, what it is about."""
+    example: str
+    """A whole command line."""
+    common: str = ""
+    """The flags that most people use, which help shows first, without the dashes before them."""
     positional: tuple[str, ...] = ()
     """The flags that the first bare words mean, as in `groundling regions my_photos`."""
     out: bool = True
@@ -36,9 +45,8 @@ class Command:
     """The file that it writes, if nobody says which; empty: a run folder."""
     writes: str = ""
     """What its `--out` is, in words, if neither a run folder nor a table."""
-    rules: str = ""
-    """MODULE:NAME of a function that loads no torch and raises InputError for settings that do not go together; it \
-takes what the recipe takes, and the recipe calls it, too, whoever calls that; empty: there are none."""
+    rules: Callable[..., object] | None = None
+    """Raises InputError for settings that do not go together, without loading torch; it takes what the recipe takes."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
     leaves: Leaves | None = None
@@ -56,6 +64,20 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         every += given
         self.check(every)
         return self.call(every)
+
+    @property
+    def place(self) -> str:
+        """Where it writes if nobody says where."""
+        return self.file or f"runs/{self.name.replace(' ', '-')}"
+
+    @property
+    def about_out(self) -> str:
+        """What its `--out` is, in words."""
+        if self.writes:
+            return self.writes
+        if self.file:
+            return "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
+        return "Run folder; the same command again goes on from what it has saved."
 
     def check(self, values: Sequence[Any]) -> None:
         """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
@@ -83,8 +105,8 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         for group, one in flat(values[0]):
             if needed in one.marks and not vars(group)[one.name]:
                 raise InputError(f"{self.name} needs --{flag_of(one.name)}")
-        if self.rules:
-            _imported(self.rules)(*_own(values))
+        if self.rules is not None:
+            self.rules(*_own(values))
 
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
@@ -111,12 +133,36 @@ takes what the recipe takes, and the recipe calls it, too, whoever calls that; e
         return leaves.made(self.function(), self.name, by_name, out)
 
 
+class Commands(Mapping[str, Command]):
+    """Every command by name, the core's before each study's.
+
+    A command of the core is a module of `groundling.commands` that is called as it is, with `_` for a space, and is
+    imported when it is asked for by name: that imports no study. A study's commands are the `COMMANDS` of its module
+    `commands`.
+    """
+
+    def __init__(self) -> None:
+        self._core = {
+            one.rpartition(".")[2].replace("_", " "): one for one in _inside("groundling.commands")
+        }
+
+    def __getitem__(self, name: str) -> Command:
+        if name in self._core:
+            command: Command = vars(importlib.import_module(self._core[name]))["COMMAND"]
+            return command
+        return _of_studies()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        yield from sorted(self._core, key=lambda name: TITLES.index(self[name].title))
+        yield from _of_studies()
+
+    def __len__(self) -> int:
+        return len(self._core) + len(_of_studies())
+
+
 @cache
-def commands() -> dict[str, Command]:
-    """Every command by name: those of the core, a module or folder each, and those of each study's `commands`."""
+def _of_studies() -> dict[str, Command]:
     every: list[Command] = []
-    for one in _inside("groundling.commands"):
-        every.append(vars(importlib.import_module(one))["COMMAND"])
     for study in _inside("groundling.studies"):
         every += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
     return {command.name: command for command in every}
@@ -127,6 +173,10 @@ def _inside(package: str) -> list[str]:
     return [
         one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
     ]
+
+
+COMMANDS = Commands()
+"""Every command of `groundling`."""
 
 
 def _imported(place: str) -> Callable[..., Any]:

@@ -7,11 +7,10 @@ import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from copy import deepcopy
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import Any
 
 import browsing
 import homes
@@ -75,15 +74,15 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
 
 @pytest.fixture
 def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
-    """The settings and `out` that commands are given, which then do nothing; nor is looked whether these make sense."""
+    """The settings with which any command is run, in place of the run; whether they make sense is not looked at."""
     found: list[tuple] = []
 
-    def record(command: Command, values: Sequence[Any]) -> dict:
-        found.append(tuple(one for one in values if not isinstance(one, Sharing)))
+    def record(command: Command, values: list) -> dict:
+        found.append(tuple(value for value in values if not isinstance(value, Sharing)))
         return {"said": len(found)}
 
-    monkeypatch.setattr(Command, "call", record)
-    monkeypatch.setattr(Command, "check", lambda self, values: None)
+    monkeypatch.setattr("groundling.command.Command.call", record)
+    monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
     return found
 
 

@@ -91,12 +91,12 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     if not layout:
         if path.suffix not in ROWS or not _has_images(place):
             return
-        told = Captions(path, None, columns)
+        told = Captions(path, None, columns, content)
         if not _has_its_images(told, place):
             report.lines.extend(_not_taken(told, place))
             return
         layout = told.reading.layout  # as commands that are given it read it
-    told = told or Captions(path, None, columns)
+    told = told or Captions(path, None, columns, content)
     contents.names.append(layout)
     contents.captioned[told.path] = told
     rows = told.reading.rows

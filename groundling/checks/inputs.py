@@ -95,7 +95,7 @@ def model_or_random(flag: str, word: str) -> None:
         model(flag, word)
 
 
-CHECKS: Mapping[Input, Check] = {
+CHECKS: Mapping[Input | None, Check] = {
     Input.FILE: file,
     Input.FOLDER: folder,
     Input.PATH: path,
@@ -123,7 +123,7 @@ def check_inputs(
     for group, one in flat(settings):
         # What a `Kind` of your own loads may be anything.
         is_model = one.input in (Input.MODEL, Input.WEIGHTS)
-        if one.input is None or (is_model and vars(group).get("kind")):
+        if one.input not in CHECKS or (is_model and vars(group).get("kind")):
             continue
         flag = f"--{prefix}{flag_of(one.name)}"
         for word in _words(vars(group)[one.name]):

@@ -101,6 +101,15 @@ def reading(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({reason}){advice}") from None
 
 
+def under_prefix(message: str, prefix: str, flags: Collection[str]) -> str:
+    """A message about some flags, where `prefix` stands before each of them: `--train.steps` for `--steps`."""
+    return re.sub(
+        r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)",
+        lambda found: f"--{prefix}{found[0][2:]}" if found[2] in flags else found[0],
+        message,
+    )
+
+
 def first_line(error: BaseException) -> str:
     """The first line of what an error says, at most 160 characters; its type's name if it says nothing."""
     lines = str(error).strip().splitlines()

@@ -62,29 +62,34 @@ def between(low: float, high: float) -> Range:
 
 
 class Input(Enum):
-    """What a text names that must be there before a command begins; its value is what help shows in its place."""
+    """What a text names; but for columns, that is to be there before a command begins."""
 
     FILE = "FILE"
     FOLDER = "FOLDER"
-    PATH = "FILE_OR_FOLDER"
+    PATH = "PATH"
     WEIGHTED = "FILE[=WEIGHT]"
     """A file or folder, and how often a step reads it."""
     NAMED = "[NAME=]FOLDER"
     """A folder, and what it is called."""
-    DATA = "FILE_OR_FOLDER_OR_HUB"
+    DATA = "FOLDER, file or hub"
     """Of a task; `hub` is where GLUE comes from."""
     MODEL = "MODEL"
     """A folder or the hub's id of a model, or MODULE:NAME of one's own."""
-    WEIGHTS = "MODEL_FOLDER"
-    """The same, but no run's folder, which has its model inside."""
-    MODEL_OR_RANDOM = "MODEL_OR_RANDOM"
-    """The same, or the word `random`."""
+    WEIGHTS = "MODEL, no run's folder, which has its model inside"
+    MODEL_OR_RANDOM = "MODEL, or the word `random`"
     TASK = "TASK"
     """A task's name, or MODULE:NAME."""
     DESIGN = "DESIGN"
     """The name of a vision-language model's design, or MODULE:NAME."""
     INNER = "INNER_STEP"
     """The name of an inner step of training, or MODULE:NAME."""
+    COLUMN = "COLUMN"
+    """Of a table, or several by comma."""
+
+    @property
+    def metavar(self) -> str:
+        """What help shows in place of a value."""
+        return self.value.partition(",")[0]
 
 
 class Rule(Enum):
@@ -163,6 +168,26 @@ class Setting:
             return os.fspath(value)
         self._check((value,), value)
         return value
+
+    def parsed(self, words: Any) -> object:
+        """The value of a word as it is typed, or of several where it is a list; a switch is one already.
+
+        Raises WrongSetting for what is no number, or none of the choices.
+        """
+        if self.kind is bool:
+            return words
+        if self.count is not None:
+            return tuple(self._word(one, " ".join(words)) for one in words)
+        return self._word(words, words)
+
+    def _word(self, word: str, whole: str) -> object:
+        if self.choices:
+            known = {str(one): one for one in self.choices}
+            return known.get(word, word)  # which `fitted` refuses
+        try:
+            return self.member(word)
+        except ValueError:
+            raise self._wrong(whole, self.words) from None
 
     def _list(self, value: object) -> tuple[object, ...]:
         if self.member is str and isinstance(value, str | os.PathLike):

@@ -85,10 +85,10 @@ texts of tasks whose paper does that."""
 class CaptionColumns(Settings):
     """Which columns of a table hold captions and image files."""
 
-    caption_column: str = ""
+    caption_column: Annotated[str, Input.COLUMN] = ""
     """Captions in a csv, tsv, json or jsonl file: column of the caption, or several by comma; empty: told by the \
 columns' names, or by what they hold."""
-    image_column: str = ""
+    image_column: Annotated[str, Input.COLUMN] = ""
     """Captions in such a file: column of the image's file name; empty: told likewise."""
 
 
@@ -96,17 +96,17 @@ columns' names, or by what they hold."""
 class OwnFile(Settings):
     """Which columns of your own csv, tsv or json file (--data) make a task."""
 
-    text: str = ""
+    text: Annotated[str, Input.COLUMN] = ""
     """Your own file: column of the text, or columns of two by comma, e.g. `question,answer`."""
-    label: str = ""
+    label: Annotated[str, Input.COLUMN] = ""
     """Your own file: column of the label."""
-    image: str = ""
+    image: Annotated[str, Input.COLUMN] = ""
     """Your own file: column of the image's file name; a text-only control keeps it, to hold out the same rows."""
     form: Literal["auto", "classify", "regress"] = "auto"
     """Your own file: classes or numbers; auto takes fractions, or more than 20 values, for a regression."""
     dev: Annotated[str, Input.FILE] = ""
     """Your own file: another file to evaluate on; empty: about a fifth of the rows is held out."""
-    group: str = ""
+    group: Annotated[str, Input.COLUMN] = ""
     """Your own file: column whose equal values are held out together; empty: the image's, or the text's."""
 
 
@@ -154,10 +154,10 @@ because a folder says so."""
 class Asking(Settings):
     """Which columns of your own file hold what is asked."""
 
-    text: str = ""
+    text: Annotated[str, Input.COLUMN] = ""
     """A file of your own: column of the text, or two by comma (of a model that looks for phrases: text and phrase); \
 empty: as in the file that the model learned from."""
-    image: str = ""
+    image: Annotated[str, Input.COLUMN] = ""
     """A file of your own: column of the image's file name, or several by comma; empty: as it learned."""
-    choices: str = ""
+    choices: Annotated[str, Input.COLUMN] = ""
     """A file of your own: columns of a multiple choice's choices, by comma."""

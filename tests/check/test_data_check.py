@@ -55,10 +55,8 @@ def test_a_glue_root(tmp_path: Path) -> None:
         in report.lines
     )
     assert f"{tmp_path}/RTE/test.tsv: 1 examples" in report.lines
-    assert (
-        f"{tmp_path}/QQP/dev.tsv: 2 examples; labels 0: 2, 1: 0; 1 short rows skipped"
-        in report.lines
-    )
+    assert f"{tmp_path}/QQP/dev.tsv: 2 examples; labels 0: 2, 1: 0" in report.lines
+    assert f"{tmp_path}/QQP/dev.tsv: 1 short rows skipped" in report.lines
     assert f"{tmp_path}/STS-B/dev.tsv: 2 examples; labels 1.5 to 4, mean 2.75" in report.lines
 
 

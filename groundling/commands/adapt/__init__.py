@@ -136,6 +136,10 @@ COMMAND = Command(
     "adapt a text encoder with a CLIP-like teacher (or without: the control)",
     "groundling.commands.adapt.run:adapt",
     {"_own": AdaptConfig(), "_train": ADAPTING, **SHARED},
-    rules="groundling.commands.adapt:check",
+    title="Train",
+    example="groundling adapt --student bert-base-uncased --teacher openai/clip-vit-base-patch32 "
+    "--text my_text.txt --out runs/adapted",
+    common="student teacher text arm held retention steps epochs batch lr seed cpu",
+    rules=check,
     leaves=RunFolder(inputs, makes=makes),
 )

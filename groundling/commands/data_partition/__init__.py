@@ -42,6 +42,9 @@ COMMAND = Command(
     "a few training examples of every stratum, as a hashed list that others reproduce",
     "groundling.commands.data_partition.run:partition",
     {"_own": PartitionConfig()},
-    rules="groundling.commands.data_partition:check",
+    title="Data",
+    example="groundling data partition --task vcr/answer --data vcr_data --per 100 --out few.json",
+    common="task data per by seed",
+    rules=check,
     leaves=Written(),
 )

@@ -21,7 +21,7 @@ class EvaluateConfig(Settings):
     split: str = ""
     """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
     asking: Asking = field(default_factory=Asking)
-    label: str = ""
+    label: Annotated[str, Input.COLUMN] = ""
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
 
 
@@ -30,6 +30,9 @@ COMMAND = Command(
     "score a fine-tuned model on labelled data, without any training",
     "groundling.commands.evaluate.run:evaluate",
     {"_own": EvaluateConfig()},
+    title="Judge",
+    example="groundling evaluate --model runs/rte --data glue_data",
+    common="model data split images regions seeds cpu",
     out=False,
     leaves=Nothing(),
 )

@@ -242,6 +242,10 @@ COMMAND = Command(
     "fine-tune an encoder on a task, over seeds",
     "groundling.commands.finetune.run:finetune",
     {"_own": FinetuneConfig(), "_train": TUNING, **SHARED},
-    rules="groundling.commands.finetune:check",
+    title="Train",
+    example="groundling finetune --model bert-base-uncased --task glue/rte --data glue_data --out "
+    "runs/rte",
+    common="model task data text label image regions seeds epochs batch lr cpu",
+    rules=check,
     leaves=RunFolder(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
 )

@@ -47,7 +47,10 @@ COMMAND = Command(
     "what a fine-tuned model answers to new data: your own file with its answers, best first",
     "groundling.commands.predict.run:predict",
     {"_own": PredictConfig()},
+    title="Use",
+    example="groundling predict --model runs/mine --data my.csv --out answers.csv",
+    common="model data images regions best seeds cpu",
     file="answers.csv",
-    rules="groundling.commands.predict:check",
+    rules=check,
     leaves=Written(),
 )

@@ -175,6 +175,10 @@ COMMAND = Command(
     "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
     "groundling.commands.pretrain.run:pretrain",
     {"_own": PretrainConfig(), "_train": PRETRAINING, **SHARED},
-    rules="groundling.commands.pretrain:check",
+    title="Train",
+    example="groundling pretrain --model uniter --student bert-base-uncased --regions runs/store "
+    "--captions my_captions.tsv --out runs/seen",
+    common="model student regions captions task data steps epochs batch lr seed cpu",
+    rules=check,
     leaves=RunFolder(inputs, makes=["model"]),
 )

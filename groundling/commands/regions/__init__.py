@@ -89,7 +89,10 @@ COMMAND = Command(
     "regions of your own images, or of others' region files, as a store",
     "groundling.commands.regions.run:regions",
     {"_own": RegionsConfig()},
+    title="Use",
+    example="groundling regions my_photos --out runs/store",
+    common="images grid boxes imports detector backbone batch processes cpu",
     positional=("--images",),
-    rules="groundling.commands.regions:check",
+    rules=check,
     leaves=RunFolder(inputs, told=told, patience=PATIENCE),
 )

@@ -74,8 +74,12 @@ COMMAND = Command(
     "image-text retrieval of a CLIP, and of a text encoder that speaks its space",
     "groundling.commands.retrieve.run:retrieve",
     {"_own": RetrieveConfig()},
+    title="Use",
+    example="groundling retrieve --model openai/clip-vit-base-patch32 --captions "
+    "captions_val2017.json --images coco/images --out runs/found",
+    common="model captions images student listing skip-missing cpu",
     speaks=True,
-    rules="groundling.commands.retrieve:check",
+    rules=check,
     leaves=RunFolder(inputs),
     shows="groundling.commands.retrieve.run:told",
 )

@@ -101,6 +101,10 @@ COMMAND = Command(
     "train a small CLIP teacher on captioned images",
     "groundling.commands.teach.run:teach",
     {"_own": TeachConfig(), "_train": TEACHING, **SHARED},
-    rules="groundling.commands.teach:check",
+    title="Train",
+    example="groundling teach --captions my_data/captions.csv --images my_data/photos --out "
+    "runs/my_clip",
+    common="captions images start size epochs steps batch lr seed cpu",
+    rules=check,
     leaves=RunFolder(inputs, makes=["model"]),
 )

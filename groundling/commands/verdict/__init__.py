@@ -56,7 +56,10 @@ COMMAND = Command(
     "judge runs against a control's: intervals, permutation, one plain sentence each",
     "groundling.commands.verdict.run:verdict",
     {"_own": VerdictConfig()},
+    title="Judge",
+    example="groundling verdict --runs runs/control runs/xdbert --out runs/verdict",
+    common="runs published",
     speaks=True,
-    rules="groundling.commands.verdict:check",
+    rules=check,
     leaves=Written(),
 )

@@ -81,6 +81,9 @@ FIGURES = Command(
     "figures for papers from what `heads`, `syntax` and `modality` wrote",
     "groundling.studies.attention.figures:figures",
     {"_own": FiguresConfig()},
+    title="Attention: what the heads of vision-language models look at",
+    example="groundling figures runs/heads --out runs/figures",
+    common="results formats",
     positional=("--results",),
     writes="Folder of the figures; older ones of the same names are replaced.",
     leaves=Written(),
@@ -128,8 +131,12 @@ HEADS = Command(
     "which attention heads look where a phrase's own thing is: every head as a classifier",
     "groundling.studies.attention.heads:heads",
     {"_own": HeadsConfig()},
+    title="Attention: what the heads of vision-language models look at",
+    example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
+    "runs/heads",
+    common="model data regions images task split active cpu",
     speaks=True,
-    rules="groundling.studies.attention.commands:check_heads",
+    rules=check_heads,
     leaves=RunFolder(inputs_of_heads, free=("processes",)),
     shows="groundling.studies.attention.heads:told",
 )
@@ -183,9 +190,9 @@ or Hugging Face's VisualBERT, ViLT or CLIP."""
     """Instead of --image and --text: a csv, tsv, json or jsonl file of many, or the folder of a --task."""
     images: Annotated[str, Input.FOLDER] = ""
     """Folder of the photos of --data."""
-    image_column: str = "image"
+    image_column: Annotated[str, Input.COLUMN] = "image"
     """--data, a file: column of the photo's file name."""
-    text_column: str = "text"
+    text_column: Annotated[str, Input.COLUMN] = "text"
     """--data, a file: column of the text, or two by comma."""
     task: Annotated[str, Input.TASK] = ""
     """--data is a folder with this task's official files."""
@@ -233,10 +240,13 @@ LOOK = Command(
     "a page to look at: which regions a model's words attend to, head by head, on your own photo",
     "groundling.studies.attention.look:write_pages",
     {"_own": LookConfig()},
+    title="Attention: what the heads of vision-language models look at",
+    example='groundling look runs/read --image pier.jpg --text "is it a dog ?" --out look.html',
+    common="model image text data images regions heads cpu",
     positional=("--model",),
     file="look.html",
     writes="HTML page to write; an older page is replaced, any other file is left alone.",
-    rules="groundling.studies.attention.commands:check_look",
+    rules=check_look,
     leaves=Written(),
 )
 
@@ -257,7 +267,7 @@ task's official files or your own file with labels, as for `evaluate`."""
     split: str = ""
     """Which split of the data; empty: the task's first with labels. Of Karpathy's captions it has to be said."""
     asking: Asking = field(default_factory=Asking)
-    label: str = ""
+    label: Annotated[str, Input.COLUMN] = ""
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
     trust: tuple[str, ...] = ()
     """MODULE:NAME of every object of your own that a fine-tuned model's folder asks for, such as its task; nothing is \
@@ -310,8 +320,12 @@ MODALITY = Command(
     "how much a model looks at, and depends on, text and image; before and after distillation",
     "groundling.studies.attention.modality:modality",
     {"_own": ModalityConfig()},
+    title="Attention: what the heads of vision-language models look at",
+    example="groundling modality --model runs/seen/model --regions runs/store --data my_captions.tsv "
+    "--out runs/modality",
+    common="model data regions images other explained cpu",
     speaks=True,
-    rules="groundling.studies.attention.commands:check_modality",
+    rules=check_modality,
     leaves=RunFolder(inputs_of_modality, free=("processes",)),
     shows="groundling.studies.attention.modality:tables",
 )
@@ -385,8 +399,12 @@ SYNTAX = Command(
     "which attention heads look from a word to the thing of its syntactic neighbour",
     "groundling.studies.attention.syntax:syntax",
     {"_own": SyntaxConfig()},
+    title="Attention: what the heads of vision-language models look at",
+    example="groundling syntax --model runs/visualbert/model --data flickr30k --parses spacy "
+    "--regions runs/store --out runs/syntax",
+    common="model data regions parses split labels cpu",
     speaks=True,
-    rules="groundling.studies.attention.commands:check_syntax",
+    rules=check_syntax,
     leaves=RunFolder(inputs_of_syntax, free=("processes",)),
     shows="groundling.studies.attention.syntax:told",
 )
@@ -409,6 +427,9 @@ CAPTIONS = Command(
     "the captions that `syntax` reads, one a line, for a parser of your own",
     "groundling.studies.attention.syntax:write_captions",
     {"_own": CaptionsConfig()},
+    title="Attention: what the heads of vision-language models look at",
+    example="groundling data captions flickr30k --split val --out captions.txt",
+    common="data split unrelated",
     positional=("--data",),
     file="captions.txt",
     writes="File of the captions; an older one is replaced.",

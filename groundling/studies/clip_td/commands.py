@@ -109,7 +109,10 @@ DATA_SHIFT = Command(
     "VCR's files without the text's shortcuts: SM, EM and IM, with overlap statistics",
     "groundling.studies.clip_td.shift:shift",
     {"_own": ShiftConfig()},
-    rules="groundling.studies.clip_td.commands:check_data_shift",
+    title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
+    example="groundling data shift --data vcr_data --kind sm --out runs/sm",
+    common="data kind split attack losses predictions",
+    rules=check_data_shift,
     leaves=RunFolder(shift_inputs),
 )
 
@@ -138,6 +141,10 @@ ENSEMBLE = Command(
     "several finished runs' probabilities, averaged and scored as one",
     "groundling.studies.clip_td.ensemble:ensemble",
     {"_own": EnsembleConfig()},
+    title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
+    example="groundling ensemble runs/one runs/other --task vcr/answer --data vcr_data --out "
+    "runs/ensemble",
+    common="runs task data",
     positional=("--runs",),
     leaves=RunFolder(ensemble_inputs),
 )
@@ -181,7 +188,11 @@ VCR = Command(
     "VCR's joint score and server file, from runs on its answers and on its rationales",
     "groundling.studies.clip_td.vcr:vcr",
     {"_own": VcrConfig()},
-    rules="groundling.studies.clip_td.commands:check_vcr",
+    title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
+    example="groundling vcr --answers runs/answer --rationales runs/rationale --data vcr_data --out "
+    "runs/vcr",
+    common="answers rationales both data split",
+    rules=check_vcr,
     leaves=RunFolder(vcr_inputs),
 )
 
@@ -255,7 +266,11 @@ ZERO_SHOT = Command(
     "what a CLIP, or a pre-trained model's match head, answers without training on a task",
     "groundling.studies.clip_td.zero_shot:zero_shot",
     {"_own": ZeroShotConfig()},
-    rules="groundling.studies.clip_td.commands:check_zero_shot",
+    title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
+    example="groundling zero-shot --model openai/clip-vit-base-patch16 --task vcr --data vcr_data "
+    "--images vcr1images --out runs/zero",
+    common="model task data images regions protocol prompt cpu",
+    rules=check_zero_shot,
     leaves=RunFolder(zero_shot_inputs),
 )
 

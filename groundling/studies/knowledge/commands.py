@@ -46,6 +46,9 @@ ASK = Command(
     "ask an encoder what things look like: Memory Colors, CoDa, ViComTe",
     "groundling.studies.knowledge.ask:ask",
     {"_own": AskConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling ask --model bert-base-uncased --data coda/annotations.jsonl --out runs/ask",
+    common="model data modes",
     leaves=RunFolder(ask_inputs),
 )
 
@@ -87,6 +90,10 @@ PAIRS = Command(
     "which sentence of minimal pairs a language model finds likelier: BLiMP, EWoK, your own",
     "groundling.studies.knowledge.pairs:pairs",
     {"_own": PairsConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling pairs --model runs/control/model --other runs/seeing/model --data blimp --out "
+    "runs/pairs",
+    common="model data other pll reduce cpu",
     speaks=True,
     leaves=RunFolder(pairs_inputs),
     shows="groundling.studies.knowledge.pairs:told",
@@ -132,6 +139,10 @@ WINOGROUND = Command(
     "does a model tell images and captions of the same words apart?",
     "groundling.studies.knowledge.winoground:winoground",
     {"_own": WinogroundConfig()},
+    title="Knowledge: what an encoder knows",
+    example="groundling winoground --model openai/clip-vit-base-patch32 --data winoground --out "
+    "runs/winoground",
+    common="model data other images regions cpu",
     speaks=True,
     leaves=RunFolder(winoground_inputs),
     shows="groundling.studies.knowledge.winoground:told",

@@ -67,6 +67,9 @@ DATA_WORLD = Command(
     "render a world whose nouns have looks that only images show",
     "groundling.studies.worlds.render:render_world",
     {"_own": WorldConfig()},
+    title="Worlds: the rendered world and the quickstart",
+    example="groundling data world --out runs/world",
+    common="seed scenes sentences stated",
     speaks=True,
     leaves=Written(),
 )
@@ -89,6 +92,9 @@ DATA_TASKS = Command(
     "a rendered world as six vision-and-language data sets, with captions and boxes",
     "groundling.studies.worlds.render:render_tasks",
     {"_own": TasksConfig(), "world": WorldConfig()},
+    title="Worlds: the rendered world and the quickstart",
+    example="groundling data tasks --out runs/vision",
+    common="train held shortcut world.seed",
     speaks=True,
     leaves=Written(),
 )
@@ -128,6 +134,9 @@ PROBE = Command(
     "ask an encoder what it knows of a rendered world's nouns",
     "groundling.studies.worlds.probe:probe",
     {"_own": ProbeConfig(), "_train": PROBING},
+    title="Worlds: the rendered world and the quickstart",
+    example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
+    common="model data questions seeds steps cpu",
     leaves=RunFolder(probe_inputs),
 )
 
@@ -152,6 +161,9 @@ QUICKSTART = Command(
     "the whole path on a rendered world, offline, in minutes",
     "groundling.studies.worlds.quickstart:quickstart",
     {"_own": QuickstartConfig()},
+    title="Worlds: the rendered world and the quickstart",
+    example="groundling quickstart",
+    common="full seed processes",
     speaks=True,
     leaves=RunFolder(free=("processes",), grows=True),
 )

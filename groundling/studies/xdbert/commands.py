@@ -55,7 +55,11 @@ ATTENTION = Command(
     "how diverse the attention of two cross-modal models is",
     "groundling.studies.xdbert.diversity:attention",
     {"_own": AttentionConfig()},
-    rules="groundling.studies.xdbert.commands:check_attention",
+    title="XDBERT: words, and the diversity of attention",
+    example="groundling attention --a runs/match/joint --b runs/xdbert/joint --text my_text.txt --out "
+    "runs/attention",
+    common="a b text task data",
+    rules=check_attention,
     leaves=RunFolder(attention_inputs, grows=True),
 )
 
@@ -78,6 +82,10 @@ DATA_COUNTS = Command(
     "how often captions have each word, for `grounded`",
     "groundling.studies.xdbert.word_counts:count",
     {"_own": CountsConfig()},
+    title="XDBERT: words, and the diversity of attention",
+    example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "
+    "--out counts.json",
+    common="captions tokenizer",
     leaves=Written(),
 )
 
@@ -114,6 +122,10 @@ GROUNDED = Command(
     "do gains go with the share of visually grounded words?",
     "groundling.studies.xdbert.grounded:grounded",
     {"_own": GroundedConfig()},
+    title="XDBERT: words, and the diversity of attention",
+    example="groundling grounded --base runs/control-rte --other runs/xdbert-rte --task glue/rte "
+    "--data glue_data --counts counts.json --tokenizer bert-base-uncased --out runs/grounded",
+    common="base other task data counts tokenizer threshold",
     leaves=RunFolder(grounded_inputs, grows=True),
 )
 
@@ -139,6 +151,10 @@ SIMILARITY = Command(
     "CCA, SVCCA and PWCCA of two encoders' word embeddings",
     "groundling.studies.xdbert.similarity:similarity",
     {"_own": SimilarityConfig()},
+    title="XDBERT: words, and the diversity of attention",
+    example="groundling similarity --a bert-base-uncased --b openai/clip-vit-base-patch32 --out "
+    "runs/similarity",
+    common="a b",
     leaves=RunFolder(grows=True),
 )
 

@@ -213,7 +213,7 @@ def test_a_bad_table_is_named(
     with pytest.raises(InputError, match=message) as caught:
         probe(ProbeConfig(model=encoder, data=str(world)), FEW, tmp_path / "out")
     assert "\n" not in str(caught.value)
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "result.json").exists()
 
 
 def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> None:
@@ -238,7 +238,7 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
         InputError, match=r"odd_train.tsv: \d+ examples are fewer than one batch of"
     ):
         probe(config, replace(FEW, batch=10**4), tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out" / "result.json").exists()
     put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))
     put(world, "attribute.tsv", attributes())
     assert "odd_dev.tsv, index 0" in refused()

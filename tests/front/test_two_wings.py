@@ -1,0 +1,134 @@
+"""Two wings: the core loads no study, and what a study offers is found by being there."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import groundling
+
+PACKAGE = Path(groundling.__file__).parent
+
+CORE_ALONE = """
+import importlib, pkgutil, sys
+import groundling, groundling.commands
+
+def loaded():
+    return [name for name in sys.modules if name.startswith("groundling.studies.")]
+
+for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
+    importlib.import_module(one.name)
+    assert not loaded(), one.name
+names = [one.name for one in pkgutil.iter_modules(groundling.commands.__path__)]
+asked = dict.fromkeys(names, {}) | {
+    "adapt": {"student": "none/there", "arm": "mlm+xdbert", "teacher": "none/there", "text": sys.argv[1]},
+    "pretrain": {"student": "none/there", "model": "uniter", "regions": ".", "captions": sys.argv[1]},
+    "finetune": {"model": "none/there", "task": "glue/rte", "data": "."},
+    "verdict": {"runs": (".", "a=.")},
+    "regions": {"images": ".", "backbone": "none/there"},
+}
+for name, given in asked.items():
+    try:
+        getattr(groundling, name)(**given)
+    except groundling.InputError as error:
+        assert not loaded(), (name, loaded())
+    else:
+        raise AssertionError(f"{name} was to be refused")
+print(len(names))
+"""
+"""Imports every core command, and asks each for what its check refuses."""
+
+STUDY = {
+    "__init__.py": "",
+    "commands.py": '''
+from dataclasses import dataclass
+
+from groundling.command import Command
+from groundling.runs.leaves import Nothing
+from groundling.settings.fields import Settings
+
+
+@dataclass(frozen=True)
+class MineConfig(Settings):
+    """Settings of a study of one's own."""
+
+    word: str = "hello"
+    """What is said."""
+
+
+MINE = Command(
+    "mine", "says a word", "groundling.studies.mine.say:say", {"_own": MineConfig()}, leaves=Nothing(), out=False
+)
+COMMANDS = (MINE,)
+''',
+    "say.py": "def say(config, work):\n    return f'{config.word}, world'\n",
+    "tasks.py": """
+from groundling.core.forms import Classify
+from groundling.core.metrics import ACCURACY
+from groundling.tasks import Task
+
+TASK = Task("mine", Classify(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
+""",
+    "layouts.py": """
+from groundling.check.places import Layout
+
+LAYOUT = Layout("mine", "mine.txt", lambda place, report: None)
+""",
+    "published.py": """
+from groundling.stats.published import Reported
+
+REPORTED = Reported("MINE-b", {"glue/rte": 70.0})
+""",
+}
+"""A study, which imports of the core what it needs, and which nothing names."""
+
+FOUND = """
+from groundling import cli
+from groundling.check.folder import known
+from groundling.core.find import named
+from groundling.stats.published import published
+from groundling.tasks import Task
+
+assert named("tasks", Task, "mine").name == "mine"
+assert "mine (mine.txt)" in known()
+assert published()["MINE-b"] == {"glue/rte": 70.0} and published()["XDBERT-b"]
+assert cli.main(["mine", "--word", "Hello"]) == 0
+cli.main(["--help"])
+"""
+
+
+def run(code: str, place: Path, *arguments: str) -> str:
+    """What Python says that finds the package in `place`."""
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=place,
+        env={**os.environ, "PYTHONPATH": str(place), "HF_HUB_OFFLINE": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_core_loads_no_study(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("a dog\n")
+    told = run(CORE_ALONE, PACKAGE.parent, str(text))
+    assert int(told) > 10
+
+
+def test_a_study_is_found_by_being_there(tmp_path: Path) -> None:
+    ignored = shutil.ignore_patterns("__pycache__")
+    copy = Path(shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=ignored))
+    study = copy / "studies" / "mine"
+    study.mkdir()
+    for name, text in STUDY.items():
+        (study / name).write_text(text)
+    said = run(FOUND, tmp_path)
+    assert said.startswith("Hello, world\n")
+    assert "says a word" in said
+    shutil.rmtree(study)
+    assert "says a word" not in run("from groundling import cli; cli.main(['--help'])", tmp_path)
