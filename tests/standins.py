@@ -24,7 +24,7 @@ from PIL import Image
 
 from groundling.cli import main
 from groundling.data.regions.store import Found, RegionWriter
-from groundling.studies.knowledge.coda import COLOURS
+from groundling.studies.knowledge.visual_facts import COLOURS
 from groundling.studies.worlds.quickstart import new_encoder
 
 WIDTH = 32
