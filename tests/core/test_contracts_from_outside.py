@@ -14,7 +14,7 @@ import toys
 from torch import Tensor, nn
 
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.examples import read_splits
+from groundling.commands.finetune.data import read_splits
 from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify

@@ -15,8 +15,7 @@ from homes import STEPS
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.examples import read_splits
-from groundling.commands.finetune.samples import regions_of, seen
+from groundling.commands.finetune.data import read_splits, regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify

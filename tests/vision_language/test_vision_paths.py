@@ -19,8 +19,8 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
+from groundling.commands.finetune.data import regions_of, seen
 from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.samples import regions_of, seen
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions

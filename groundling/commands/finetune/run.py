@@ -12,26 +12,31 @@ import torch
 from accelerate import PartialState
 
 from groundling.commands.finetune import COMMAND, FinetuneConfig
-from groundling.commands.finetune.baselines import (
-    Majority,
-    all_alike,
-    beside_majority,
-    one_answer,
-    text_alone,
-    without_images,
-)
-from groundling.commands.finetune.description import described_of
-from groundling.commands.finetune.exam import check_exam, exam_of
-from groundling.commands.finetune.examples import Splits, read_splits, task_of, trained_on
-from groundling.commands.finetune.model import head_of, student_of, text_encoder_of
-from groundling.commands.finetune.result import about, mixed, summary
-from groundling.commands.finetune.samples import (
+from groundling.commands.finetune.data import (
+    Splits,
     check_sees,
     lacking,
     learning_from,
+    read_splits,
     regions_of,
     samples_of,
     sizes_with_classes,
+    task_of,
+    trained_on,
+)
+from groundling.commands.finetune.model import described_of, head_of, student_of, text_encoder_of
+from groundling.commands.finetune.result import (
+    Majority,
+    about,
+    all_alike,
+    beside_majority,
+    check_exam,
+    exam_of,
+    mixed,
+    one_answer,
+    summary,
+    text_alone,
+    without_images,
 )
 from groundling.core.batch import Example
 from groundling.core.forms import Form
