@@ -75,11 +75,6 @@ def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -
     torch.manual_seed(seed_of(seed, "init", "join"))
     if store is None:
         return join_to(student, config.join, 1)
-    return _joined(student, config, store)
-
-
-def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> SingleStream:
-    """A new join of a text encoder with regions: stored ones, or such as VL-BERT's own backbone sees."""
     options = join_options(student, config.join, config.joining, store)
     if not config.regions.images:
         model = join_to(student, config.join, store.width, **options)
@@ -93,18 +88,22 @@ def _joined(student: Student, config: FinetuneConfig, store: SeveralStores) -> S
     return model
 
 
-def head_of(student: Student, task: Task, splits: Splits, config: FinetuneConfig) -> TaskHead:
-    """The paper's head for this task, or the plain one; the model is made ready for as many images as there are."""
-    name = head_name(student, task, config)
+def head_of(
+    student: Student, task: Task, splits: Splits, name: str, join: str, ready: bool
+) -> TaskHead:
+    """The head that `head_name` names; the model is made ready for as many images as there are.
+
+    `join` is the design as it was asked for, `ready` whether the model is made ready for the task as its paper has it.
+    """
     if isinstance(student, SingleStream):
         student.see(most_images(splits))
-        if not config.plain_head:
-            design_of(student, config.join).ready(student, splits[task.train], False)
-    return new_head(student, task.form, name, config.join)
+        if ready:
+            design_of(student, join).ready(student, splits[task.train], False)
+    return new_head(student, task.form, name, join)
 
 
 def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
-    """Which head answers, as `groundling.vision_language.loading.new_head` calls it."""
+    """Which head answers, as `groundling.vision_language.loading.new_head` calls it: the paper's, or a plain one."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
     if config.raw_first:
@@ -124,10 +123,10 @@ def most_images(splits: Splits) -> int:
 
 
 def described_of(
-    student: Student,
     task: Task,
     splits: Splits,
     config: FinetuneConfig,
+    head: str,
     store: SeveralStores | None,
 ) -> Described:
     """Task, head, columns, and how examples were put before the model; `store`: the regions that it learned from."""
@@ -145,7 +144,7 @@ def described_of(
         task=config.task or task.name,
         form=task.form,
         version=task.version,
-        head=head_name(student, task, config),
+        head=head,
         loss="" if config.head_loss == "paper" else config.head_loss,
         reads=reads,
         ready=not config.plain_head,

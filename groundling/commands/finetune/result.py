@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.data import trained_on
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Form, Pick, Regress
@@ -22,6 +21,7 @@ from groundling.models.kinds import Student
 from groundling.objectives.supervised import Supervised
 from groundling.settings.inputs import Pixels, RegionInput
 from groundling.settings.objectives import Distilling, Targeted
+from groundling.settings.training import Examining
 from groundling.tasks import Task
 from groundling.training.evaluation import Scores, evaluate
 from groundling.training.exams import Exam
@@ -29,11 +29,11 @@ from groundling.training.feed import Source
 from groundling.training.held_out import exam_every
 
 
-def about(task: Task, config: FinetuneConfig, seed: int) -> dict[str, Any]:
-    """Which seed of which task a result is of."""
-    told: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
-    if config.called:
-        told["called"] = config.called
+def about(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
+    """Which seed of which task a result is of: its `name` as it was asked for, and what reports call it."""
+    told: dict[str, Any] = {"seed": seed, "task": name or task.name}
+    if called:
+        told["called"] = called
     told |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
     return told | {"higher_is_better": task.metrics[0].higher_is_better}
 
@@ -45,8 +45,12 @@ def mixed(learning: Source) -> dict[str, int]:
     return {"examples": len(learning.beside), "beside_each": learning.each}
 
 
-def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
+def summary(
+    task: Task, runs: list[dict[str, Any]], model: str, learned: Sequence[str] = ()
+) -> dict[str, Any]:
     """Every seed's scores and their medians, by split and metric; None where a median is undefined.
+
+    `learned` are the splits that are scored although they were learned from.
 
     Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
     """
@@ -71,7 +75,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
-        "model": config.model,
+        "model": model,
         "headline": task.metrics[0].name,
         "seeds": [run["seed"] for run in runs],
         "scores": every,
@@ -84,8 +88,8 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
     }
     if runs and "majority" in runs[0]:
         result["majority"] = runs[0]["majority"]
-    if trained_on(task, config):
-        result["trained_on"] = trained_on(task, config)
+    if learned:
+        result["trained_on"] = list(learned)
     return result
 
 
@@ -212,7 +216,7 @@ def exam_of(
     objective: Supervised,
     task: Task,
     samples: Mapping[str, Samples],
-    config: FinetuneConfig,
+    examining: Examining,
 ) -> Exam | None:
     """What is measured every --eval-every epochs; None without."""
     split = task.dev[0]
@@ -221,12 +225,12 @@ def exam_of(
     def measure() -> dict[str, float]:
         return evaluate(student, objective, task, samples[split]).metrics
 
-    return exam_every(config.examining, split, metric.name, measure, metric.higher_is_better)
+    return exam_every(examining, split, metric.name, measure, metric.higher_is_better)
 
 
-def check_exam(task: Task, config: FinetuneConfig) -> None:
+def check_exam(task: Task, learned: Sequence[str], examining: Examining) -> None:
     """Raises InputError if the split that would be looked at is learned from."""
-    if config.examining.eval_every and task.dev[0] in trained_on(task, config):
+    if examining.eval_every and task.dev[0] in learned:
         raise InputError(
             f"--eval-every: {task.dev[0]} is learned from (--train-splits), so that it says nothing of held-out data; "
             "leave one of the two out"
