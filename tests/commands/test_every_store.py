@@ -15,6 +15,7 @@ import torch
 import vcr_files
 from builders.photos import resnet
 from builders.regions import lxmert
+from builders.seeing import seeing_models
 from homes import picture, put, student, table
 
 from groundling.cli import main
@@ -35,7 +36,12 @@ ONE = ("--max-train", "4", "--max-length", "24")
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return seeing_models(tmp_path_factory.mktemp("models"))
+
+
+@pytest.fixture(scope="module")
+def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Photos of Flickr30k and stills of VCR, as a world draws them, and a store of each kind of them all."""
     folder = tmp_path_factory.mktemp("every")
     write_tasks(World(WorldConfig(scenes=0, dev_scenes=0)), folder, 12, 12)

@@ -119,7 +119,12 @@ def _unlabelled(
 
 
 def regions_of(
-    regions: RegionInput, task: Task, train_splits: Sequence[str], *, blind: bool, flip: bool
+    regions: RegionInput,
+    task: Task,
+    train_splits: Sequence[str] = (),
+    *,
+    blind: bool = False,
+    flip: bool = False,
 ) -> RegionInputs:
     """The stores and photos of a run, which all seeds share; of those with --images, where to look is read and no more.
 
