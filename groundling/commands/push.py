@@ -40,6 +40,8 @@ def uploaded(config: PushConfig) -> dict[str, Any]:
 
     Raises InputError if the run has not finished, saved no model, or the hub refuses it.
     """
+    from groundling.prediction.seeds import chosen
+
     check_repository(config.to)
     seed = None if config.seed < 0 else config.seed
     folder = Path(config.run)
@@ -79,6 +81,8 @@ def _described(folder: Path) -> dict[str, Any]:
 
 def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
     """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
+    from groundling.runs.cards import card
+
     settings = COMMANDS[run["kind"]].settings
     try:
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
