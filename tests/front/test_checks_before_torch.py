@@ -65,7 +65,7 @@ CASES = [
     ("winoground --model model --data gone", "--data gone: no such file"),
     (
         f"compare {OWN} --adapt.student gone --adapt.teacher model --adapt.text t.txt",
-        "--adapt.student gone: no model",
+        "--student gone: no model",
     ),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),
     ("compare --arms l1 --data my.csv --text q --label y", "no column 'q'"),
