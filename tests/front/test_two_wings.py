@@ -60,7 +60,8 @@ class MineConfig(Settings):
 
 
 MINE = Command(
-    "mine", "says a word", "groundling.studies.mine.say:say", {"_own": MineConfig()}, leaves=Nothing(), out=False
+    "mine", "says a word", "groundling.studies.mine.say:say", {"_own": MineConfig()}, title="Mine",
+    example="groundling mine", leaves=Nothing(), out=False
 )
 COMMANDS = (MINE,)
 ''',
