@@ -214,5 +214,5 @@ def _shared(values: Sequence[Any]) -> list[Sharing]:
 
 SHARED = {"_share": Sharing()}
 """Settings of commands that save a model."""
-SHARE = "groundling.commands.push.run:share"
+SHARE = "groundling.commands.push:share"
 """What sends a saved model to the hub, by its run folder and these settings."""

@@ -23,8 +23,8 @@ from groundling.commands.adapt import run as adapting
 from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.probe import probe
 from groundling.teachers.dataset import TeacherDataset
 
 TERMS = {

@@ -305,11 +305,12 @@ def test_under_torchrun_only_the_first_process_speaks(
 
 
 def test_an_interrupted_run_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def interrupted(*_: object) -> dict:
         raise KeyboardInterrupt
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
     monkeypatch.setattr("groundling.command.Command.call", interrupted)
     assert main(["adapt"]) == 130

@@ -36,9 +36,11 @@ of your own file has `data`, `text` and `label` in its table, as `finetune` has 
 
 def check(config: SweepConfig, out: str | Path) -> None:
     """Raises InputError for a mistake in the file, and for data that is missing, before anything runs."""
-    from groundling.commands.sweep import run  # which lists what runs would do
+    from groundling.commands.sweep.run import check_runs, read
 
-    run.check(config, out)
+    what = read(config, Path(out))
+    if not config.plan and not config.miniature:
+        check_runs(what, Path(out))
 
 
 COMMAND = Command(

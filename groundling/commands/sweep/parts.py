@@ -27,7 +27,7 @@ MAKERS = ("regions", "finetune")
 
 def command_of(word: str) -> Command:
     """The command that a sweep's file calls so: `adapt`, or `partition`, which makes data."""
-    return COMMANDS[word] if word in COMMANDS else COMMANDS[DATA + word]
+    return COMMANDS.get(DATA + word) or COMMANDS[word]
 
 
 def makers() -> Sequence[str]:
