@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import csv
 import hashlib
-import importlib
 import io
 import json
 import pickle
@@ -39,10 +38,6 @@ from groundling.settings.training import TrainConfig
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
 
 
-RECIPES = [command.recipe.replace(":", ".") for command in COMMANDS.values()]
-"""What commands call, by place."""
-
-
 def free_port() -> int:
     """A port at which processes of this machine can meet."""
     with socket.socket() as free:
@@ -53,7 +48,7 @@ def free_port() -> int:
 def import_recipes() -> None:
     """Import every recipe; one imported while another is patched would keep the patch for good."""
     for command in COMMANDS.values():
-        importlib.import_module(command.recipe.partition(":")[0])
+        command.function()
 
 
 @cache

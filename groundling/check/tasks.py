@@ -9,14 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from groundling.check.images import find_images
-from groundling.check.places import EMPTY, OUTSIDE, Match, Place, Report
+from groundling.check.places import EMPTY, Match, Place, Report
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.files import header_of
+from groundling.data.regions.coco_boxes import OUTSIDE, read_detections
 from groundling.data.regions.store import inside
-from groundling.data.tables import TABLES, lines_of, separator_note
-from groundling.runs.folder import read_json
+from groundling.data.tables import TABLES, separator_note
 from groundling.tasks import Task, flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
 from groundling.tasks.glue import TASKS, Reader
 from groundling.tasks.readability import NAMES, READABILITY
@@ -31,7 +31,7 @@ CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, e
 def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Example] | None:
     """A split, counted and looked through; None if it cannot be read."""
     try:
-        examples = task.read(folder, split)
+        examples, notes = task.with_notes(folder, split)
     except InputError as error:
         report.error(error)
         return None
@@ -43,11 +43,9 @@ def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Ex
     about = f"{len(examples):,} examples"
     if task.file(folder, task.train) == task.file(folder, task.dev[0]):
         about += f" of {split}"  # one file holds them all
-    about += _labels(task, examples)
-    if isinstance(task.read, Reader) and task.read.skip_short:
-        rows = len(lines_of(path)) - 1
-        about += f"; {rows - len(examples):,} short rows skipped"
-    report.fact(path, f"{about}")
+    report.fact(path, f"{about}{_labels(task, examples)}")
+    for note in notes:
+        report.fact(path, note)
     report.repeated(path, [f"example {example.id}" for example in examples])
     report.problem(path, EMPTY, _empty_texts(examples))
     return examples
@@ -167,14 +165,8 @@ def vqa_v2(place: Place, report: Report) -> Match | None:
         wanted.update((path, []) for path in folder.glob(pattern))
     for split in splits:
         examples = examples_of(vqa.VQA, folder, split, report)
-        file = vqa.file_of(folder, split)
         wanted[vqa.file_of(folder, split, vqa.ANNOTATIONS)] = []
-        wanted[file] = _first_images(examples)
-        if examples and examples[0].label is not None:
-            outside, none = vqa.unknown(vqa.questions(folder, split), vqa.form_of(folder))
-            answers = f"{outside:,} answers of people are not in the answer map"
-            questions = f"{none:,} questions have no answer in it"
-            report.fact(file, f"{answers}; {questions} and stay, with no target above 0")
+        wanted[vqa.file_of(folder, split)] = _first_images(examples)
     return _matched(place, wanted, report)
 
 
@@ -197,16 +189,16 @@ def vcr_lines(place: Place, report: Report) -> Match | None:
         wanted[file] = _first_images(examples)
         if examples and (place.folder / "vcr1images").is_dir():
             report.saw(place.folder / "vcr1images")
-            _vcr_metadata(place.folder, file, report)
+            _vcr_metadata(place.folder, file, examples, report)
     return _matched(place, wanted, report)
 
 
-def _vcr_metadata(folder: Path, file: Path, report: Report) -> None:
-    items = {item.image: item for item in vcr.items(folder, file.stem)}
-    sound = report.readable(partial(vcr.objects_of, folder, item) for item in items.values())
+def _vcr_metadata(folder: Path, file: Path, examples: Sequence[Example], report: Report) -> None:
+    by_image = {example.images[0]: example for example in examples}
+    sound = report.readable(partial(vcr.objects_of, folder, one) for one in by_image.values())
     boxes = sum(len(objects.boxes) for objects in sound)
     metadata = f"metadata of {len(sound):,} with {boxes:,} boxes"
-    report.fact(file, f"{len(items):,} images, {metadata}")
+    report.fact(file, f"{len(by_image):,} images, {metadata}")
 
 
 def nlvr2_lines(place: Place, report: Report) -> Match | None:
@@ -220,16 +212,9 @@ def nlvr2_lines(place: Place, report: Report) -> Match | None:
     for file in files:
         examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
         wanted[file] = [image for example in examples for image in example.images]
-        ids: list[str] = []
-        labels: list[int] = []
-        for example in examples:
-            if isinstance(example.label, int):
-                ids.append(example.official)
-                labels.append(example.label)
-        if ids:
-            # Scored with their own labels, for the lists of subsets that this reads.
-            score = partial(nlvr2.NLVR2.official, place.folder, file.stem, ids, labels)
-            report.readable([score])
+        known = {example.official for example in examples if example.label is not None}
+        if known:  # of splits without labels no part is scored
+            report.readable([partial(nlvr2.parts_of, place.folder, file.stem, known)])
             report.saw(*place.folder.glob("*_identifiers.txt"))
     return _matched(place, wanted, report)
 
@@ -243,67 +228,73 @@ def snli_ve_lines(place: Place, report: Report) -> Match | None:
         split = file.stem.removeprefix("snli_ve_")
         examples = examples_of(snli_ve.SNLI_VE, place.folder, split, report)
         wanted[file] = _first_images(examples)
-        if examples:
-            _, dropped = snli_ve.load(place.folder, split)
-            what = "lines without a label that annotators agree on (-) are left out"
-            report.fact(file, f"{dropped:,} {what}")
     return _matched(place, wanted, report)
 
 
 def refcoco_files(place: Place, report: Report) -> Match | None:
     """Expressions of RefCOCO, RefCOCO+ or RefCOCOg, and MAttNet's detected boxes."""
-    wanted: Wanted = {}
-    for file in sorted(place.folder.glob("refs(*).p")):
-        wanted[file] = _expressions(place.folder, file, report)
-    for file in place.with_fields(".json", "image_id", "box", "score"):
-        wanted[file] = []
-        _detections(place.folder, file, report)
+    files = sorted(place.folder.glob("refs(*).p"))
+    detections = place.with_fields(".json", "image_id", "box", "score")
+    if not files and not detections:
+        return None
+    wanted: Wanted = {file: [] for file in (*files, *detections)}
+    objects: refcoco.Objects | None = None
+    if files or (place.folder / "instances.json").is_file():
+        (objects,) = report.readable([partial(refcoco.instances, place.folder)]) or (None,)
+    for file in files:
+        wanted[file] = _expressions(file, objects, report)
+    for file in detections:
+        _detections(file, objects, report)
     return _matched(place, wanted, report)
 
 
-def _expressions(folder: Path, file: Path, report: Report) -> list[str]:
+def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) -> list[str]:
     """The images of all splits' expressions."""
-    split_by = file.name.removeprefix("refs(").removesuffix(").p")
     images: list[str] = []
     places: list[str] = []
     refs = refcoco.read_plain(file)
-    for split in dict.fromkeys(ref["split"] for ref in refs):
-        for asked in report.readable([partial(refcoco.expressions, folder, split, split_by)]):
+    splits = dict.fromkeys(ref["split"] for ref in refs)
+    if objects is None:
+        return []
+    for split in splits:
+        reads = [partial(refcoco.expressions_in, file, refs, objects, split)]
+        for asked in report.readable(reads):
             split_images = [expression.image for expression in asked]
-            objects = {expression.object for expression in asked}
+            named = {expression.object for expression in asked}
             images += split_images
             places += [f"expression {expression.id}" for expression in asked]
-            about = f"{len(asked):,} expressions of {split}, {len(objects):,} objects"
+            about = f"{len(asked):,} expressions of {split}, {len(named):,} objects"
             report.fact(file, f"{about} in {len(set(split_images)):,} images")
             empty = [f"expression {e.id}" for e in asked if not e.text.strip()]
             report.problem(file, EMPTY, empty)
-    unknown = sorted({str(ref["split"]) for ref in refs} - set(refcoco.SPLITS))
+    unknown = sorted(set(map(str, splits)) - set(refcoco.SPLITS))
     report.problem(file, f"splits beside {', '.join(refcoco.SPLITS)}", unknown)
     report.repeated(file, places)
     return images
 
 
-def _detections(folder: Path, file: Path, report: Report) -> None:
-    boxes_of = refcoco.detected(file)
-    sizes: dict[str, tuple[int, int]] = {}
-    if (folder / "instances.json").is_file():
-        for number, size in refcoco.instances(folder)[0].items():
-            sizes[refcoco.COCO.format(subset="train2014", number=number)] = size
+def _detections(file: Path, objects: refcoco.Objects | None, report: Report) -> None:
+    """Report on detected boxes; empty ones are counted, others are looked for in their images."""
+    found = read_detections(file)
+    full = [one for one in found if (one.corners[2:] > one.corners[:2]).all()]
+    sizes = {} if objects is None else objects[0]
+    known = [one for one in full if one.image in sizes]
     outside = []
-    unlisted = []
-    for image, boxes in boxes_of.items():
-        if image in sizes:
-            _, good = inside(boxes[:, :4] / (sizes[image] * 2))
-            if not good.all():
-                outside.append(f"image {image}")
-        elif sizes:
-            unlisted.append(f"image {image}")
-    report.problem(file, OUTSIDE, outside)
-    report.problem(file, "not in instances.json", unlisted)
-    full = sum(map(len, boxes_of.values()))
-    empty = len(read_json(file)) - full
-    about = f"{full:,} detected boxes in {len(boxes_of):,} images"
-    report.fact(file, f"{about}; {empty:,} empty ones")
+    if known:
+        shares = np.array([one.corners / (sizes[one.image] * 2) for one in known])
+        _, good = inside(shares)
+        outside = [one.image for one, fits in zip(known, good, strict=True) if not fits]
+    unlisted = [one.image for one in full if sizes and one.image not in sizes]
+    report.problem(file, OUTSIDE, _named(outside))
+    report.problem(file, "not in instances.json", _named(unlisted))
+    about = f"{len(full):,} detected boxes in {len({one.image for one in full}):,} images"
+    report.fact(file, f"{about}; {len(found) - len(full):,} empty ones")
+
+
+def _named(images: Sequence[int]) -> list[str]:
+    """What messages call RefCOCO's images of these numbers."""
+    called = (refcoco.COCO.format(subset="train2014", number=number) for number in images)
+    return [f"image {name}" for name in dict.fromkeys(called)]
 
 
 def flickr30k_entities(place: Place, report: Report) -> Match | None:

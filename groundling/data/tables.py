@@ -182,7 +182,7 @@ def columns_of(path: Path) -> list[str]:
 
 
 def read_tsv(
-    path: str | Path, columns: Sequence[str], header: bool = True, skip_short: bool = False
+    path: str | Path, columns: Sequence[str], header: bool = True, short: list[int] | None = None
 ) -> Iterator[tuple[int, dict[str, str]]]:
     """Rows of a TSV with quoting off, as (line number, {column: value}).
 
@@ -190,7 +190,8 @@ def read_tsv(
         path: the file.
         columns: columns that must be there, once each; without a header, the names of all fields in order.
         header: whether the first line names the columns; if not by tabs, it is read as `read_csv` does.
-        skip_short: leave out rows with too few fields (the rule of every QQP reader; callers count what is missing).
+        short: takes the lines of rows with too few fields, which are left out (the rule of every QQP reader); without
+            it, they are refused.
 
     Raises:
         InputError: the file cannot be read, a column is missing or there twice, or a row has not as many fields as the
@@ -198,7 +199,7 @@ def read_tsv(
     """
     path = Path(path)
     how = columns_in(_first_line(path), TABS) if header else TABS
-    return _by_name(columns, _values(path, columns, how, header, skip_short))
+    return _by_name(columns, _values(path, columns, how, header, short))
 
 
 def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, dict[str, str]]]:
@@ -232,7 +233,7 @@ def _values(
     columns: Sequence[str],
     how: Columns,
     header: bool = True,
-    skip_short: bool = False,
+    short: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
     rows = _rows(path, how)
     names = list(columns)
@@ -243,7 +244,8 @@ def _values(
     width = len(names)
     for line, fields in rows:
         if len(fields) != width:
-            if skip_short and len(fields) < width:
+            if short is not None and len(fields) < width:
+                short.append(line)
                 continue
             raise InputError(f"{path}, line {line}: {_wrong_count(len(fields), names, how)}")
         yield line, [fields[place] for place in places]

@@ -53,6 +53,8 @@ class Task:
     )
     """Of that file: heading of the official ids, heading of the predictions, separator; or what writes its text from
     official ids and answers."""
+    noted: Callable[[Path, str], tuple[list[Example], list[str]]] | None = None
+    """Reads a split as `read` does, with lines on what it left out; None where nothing is to be said."""
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the file that holds the split."""
     listed: Callable[[Path], Form] | None = None
@@ -74,6 +76,12 @@ class Task:
         if self.listed is None:
             return self
         return replace(self, form=self.listed(Path(folder)))
+
+    def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
+        """A split's examples, and lines on what was left out; raises InputError as `read`."""
+        if self.noted is None:
+            return self.read(folder, split), []
+        return self.noted(folder, split)
 
     def learned(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """The splits to learn from: `wanted` ones, or its own where there are none.

@@ -64,10 +64,16 @@ class Reader:
         Raises:
             InputError: a missing file or column, a broken row, or a label that is none.
         """
+        examples, _ = self.noted(folder, split)
+        return examples
+
+    def noted(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
+        """The same, and how many short rows were left out, where any may be."""
         path = self.path(folder, split)
         labelled = not split.startswith("test")
         examples: list[Example] = []
-        for line, row in self._rows(path, labelled):
+        short: list[int] | None = [] if self.skip_short else None
+        for line, row in self._rows(path, labelled, short):
             texts = [row[name] for name in self.texts]
             if labelled:
                 # Numbered by position, as the hub has them: a QQP `id` names a pair of questions.
@@ -78,13 +84,15 @@ class Reader:
                 examples.append(self.example(split, row[self.index], texts, None))
         if not examples:
             raise InputError(f"{path}: holds no examples")
-        return examples
+        return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
 
-    def _rows(self, path: Path, labelled: bool) -> Iterator[tuple[int, dict[str, str]]]:
+    def _rows(
+        self, path: Path, labelled: bool, short: list[int] | None
+    ) -> Iterator[tuple[int, dict[str, str]]]:
         if labelled and self.headless:
-            return read_tsv(path, self.headless, header=False, skip_short=self.skip_short)
+            return read_tsv(path, self.headless, header=False, short=short)
         last = self.label if labelled else self.index
-        return read_tsv(path, (*self.texts, last), skip_short=self.skip_short)
+        return read_tsv(path, (*self.texts, last), short=short)
 
     def example(
         self, split: str, number: str, texts: Sequence[str], label: float | int | None
@@ -146,6 +154,7 @@ def _task(
         SOURCE,
         dev=dev,
         test=test,
+        noted=reader.noted,
         file=reader.path,
     )
 

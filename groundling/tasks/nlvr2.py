@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -94,28 +94,27 @@ def _extra(
         raise InputError(f"nlvr2: no prediction for {absent[0]} of {split} ({len(absent):,} such)")
     right = {identifier: said[identifier] == label for identifier, label in labels.items()}
     scores = {"consistency": consistency(right)[0]}
-    for part in PARTS:
-        listing = Path(folder) / f"{part}_{split}_identifiers.txt"
-        if listing.is_file():
-            scores |= _part_scores(part, listing, split, right)
+    for part, identifiers in parts_of(folder, split, right).items():
+        right_here = {identifier: right[identifier] for identifier in identifiers}
+        scores[f"{part} accuracy"] = sum(right_here.values()) / len(right_here)
+        scores[f"{part} consistency"] = consistency(right_here)[0]
     return scores
 
 
-def _part_scores(
-    part: str, listing: Path, split: str, right: Mapping[str, bool]
-) -> dict[str, float]:
-    """Accuracy and consistency over the identifiers that a file lists."""
-    identifiers = lines_of(listing)
-    strange = [identifier for identifier in identifiers if identifier not in right]
-    if strange:
-        raise InputError(
-            f"{listing}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)"
-        )
-    right_here = {identifier: right[identifier] for identifier in identifiers}
-    return {
-        f"{part} accuracy": sum(right_here.values()) / len(right_here),
-        f"{part} consistency": consistency(right_here)[0],
-    }
+def parts_of(folder: Path, split: str, known: Collection[str]) -> dict[str, list[str]]:
+    """The identifiers of each part of a split that the folder lists; raises InputError for one that is not `known`."""
+    parts = {}
+    for part in PARTS:
+        listing = Path(folder) / f"{part}_{split}_identifiers.txt"
+        if not listing.is_file():
+            continue
+        parts[part] = lines_of(listing)
+        strange = [identifier for identifier in parts[part] if identifier not in known]
+        if strange:
+            raise InputError(
+                f"{listing}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)"
+            )
+    return parts
 
 
 def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:

@@ -15,7 +15,7 @@ from groundling.core.batch import Example, Gold, RegionRow, needed
 from groundling.core.errors import InputError, first_line, refuse
 from groundling.core.forms import Pick
 from groundling.core.metrics import PICKED, UPPER_BOUND
-from groundling.data.regions.detections import corners_of, read_detections
+from groundling.data.regions.coco_boxes import corners_of
 from groundling.data.regions.store import inside
 from groundling.runs.folder import read_json
 from groundling.tasks import Task
@@ -114,6 +114,10 @@ class Instance(NamedTuple):
     """(4,): x1, y1, x2, y2 in pixels."""
 
 
+Objects = tuple[dict[Any, tuple[int, int]], dict[Any, Instance]]
+"""Width and height by image number, and annotated objects by annotation number."""
+
+
 def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) -> list[Expression]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
 
@@ -124,12 +128,20 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
             image, or the split has no expressions.
     """
     path = Path(folder) / f"refs({by}).p"
-    sizes, notes = instances(folder)
+    objects = instances(folder)
+    return expressions_in(path, read_plain(path), objects, split, image)
+
+
+def expressions_in(
+    path: Path, refs: Any, objects: Objects, split: str, image: str = COCO
+) -> list[Expression]:
+    """The same, of what the files `path` and `instances.json` hold."""
+    sizes, notes = objects
     asked: list[Expression] = []
     outside = []
     where = path
     try:
-        for place, ref in enumerate(read_plain(path)):
+        for place, ref in enumerate(refs):
             where = path.with_name(f"{path.name}, refs[{place}]")
             if not _is_of(ref["split"], split):
                 continue
@@ -177,7 +189,7 @@ def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
     return bool(good.all())
 
 
-def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, Instance]]:
+def instances(folder: Path) -> Objects:
     """Width and height by image number, and annotated objects by annotation number, of `instances.json`.
 
     Raises InputError if the file is not COCO's.
@@ -196,20 +208,6 @@ def instances(folder: Path) -> tuple[dict[Any, tuple[int, int]], dict[Any, Insta
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise InputError(f"{path}: not COCO's images and annotations with bbox ({error})") from None
     return sizes, notes
-
-
-def detected(path: Path, image: str = COCO) -> dict[str, np.ndarray]:
-    """Detected boxes of a file such as MAttNet's `res101_..._dets.json`, by image, in file order.
-
-    Each image has (R, 5): corners in pixels and the score; empty boxes are left out. Raises InputError if the file is
-    no such list.
-    """
-    boxes: dict[str, list[np.ndarray]] = {}
-    for one in read_detections(path):
-        if (one.corners[2:] > one.corners[:2]).all():
-            name = image.format(subset="train2014", number=one.image)
-            boxes.setdefault(name, []).append(np.array([*one.corners, one.score]))
-    return {name: np.stack(rows) for name, rows in boxes.items()}
 
 
 def read(folder: Path, split: str, by: str = "unc") -> list[Example]:

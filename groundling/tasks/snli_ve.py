@@ -25,7 +25,7 @@ def _file(folder: Path, split: str) -> Path:
     return Path(folder) / f"snli_ve_{split}.jsonl"
 
 
-def load(folder: Path, split: str) -> tuple[list[Example], int]:
+def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
     """Examples in file order, and how many lines were left out because their annotators did not agree (`-`).
 
     The premise is the image; `sentence1`, a caption of it, is no input. Images are Flickr30k's file names without .jpg.
@@ -61,7 +61,8 @@ def load(folder: Path, split: str) -> tuple[list[Example], int]:
     if not examples:
         raise InputError(f"{path}: holds no examples")
     refuse(repeated)
-    return examples, undecided
+    what = f"lines without a label that annotators agree on ({UNDECIDED}) are left out"
+    return examples, [f"{undecided:,} {what}"]
 
 
 def _image(where: str, row: Mapping[str, object]) -> str:
@@ -74,7 +75,7 @@ def _image(where: str, row: Mapping[str, object]) -> str:
 
 
 def _read(folder: Path, split: str) -> list[Example]:
-    examples, _ = load(folder, split)
+    examples, _ = _noted(folder, split)
     return examples
 
 
@@ -85,5 +86,6 @@ SNLI_VE = Task(
     (ACCURACY,),
     SOURCE,
     dev=("dev", "test"),
+    noted=_noted,
     file=_file,
 )

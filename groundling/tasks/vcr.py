@@ -186,16 +186,18 @@ def _going_on(text: Sequence[Token], tags: Tags) -> tuple[int, ...]:
     return tuple(start for number, (start, _, _) in enumerate(tags) if number not in firsts)
 
 
-def objects_of(folder: Path, item: Item) -> Objects:
-    """The objects of an item's image; raises InputError if they are not the item's."""
+def objects_of(folder: Path, example: Example) -> Objects:
+    """The objects of an example's image; raises InputError if they are not the example's."""
     images = Path(folder) / "vcr1images"
-    path = images / f"{item.image}.json"
-    if leads_out(f"{item.image}.json", images):
-        raise InputError(f"{item.id}: img_fn {item.image!r} leads out of {images}")
+    image = example.images[0]
+    path = images / f"{image}.json"
+    if leads_out(f"{image}.json", images):
+        raise InputError(f"{example.official}: img_fn {image!r} leads out of {images}")
     objects = metadata(path)
-    if objects.names != item.objects:
+    if objects.names != example.names:
         raise InputError(
-            f"{path}: {len(objects.names)} names are not those of the {len(item.objects)} objects of {item.id}"
+            f"{path}: {len(objects.names)} names are not those of the {len(example.names)} objects of "
+            f"{example.official}"
         )
     return objects
 

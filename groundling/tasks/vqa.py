@@ -345,6 +345,12 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
     A label is (K, 2) float32, pairs of class and score padded with (`IGNORE`, `IGNORE`), or None; `image` and errors
     are as for `questions`.
     """
+    examples, _ = _noted(folder, split, image)
+    return examples
+
+
+def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
+    """The same, and what the answer map lacks of a labelled split's answers."""
     asked = questions(folder, split, image)
     # Without labels nothing is looked up, and a folder of questions alone may hold no list of answers.
     labelled = any(question.scores is not None for question in asked)
@@ -371,7 +377,14 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
                 official=str(question.id),
             )
         )
-    return examples
+    notes = []
+    if labelled:
+        outside, none = unknown(asked, form)
+        answers = f"{outside:,} answers of people are not in the answer map"
+        notes.append(
+            f"{answers}; {none:,} questions have no answer in it and stay, with no target above 0"
+        )
+    return examples, notes
 
 
 def unknown(asked: Sequence[Question], form: Answer) -> tuple[int, int]:
@@ -443,6 +456,7 @@ VQA = Task(
     dev=("val",),
     test=TEST,
     layout=_submission,
+    noted=_noted,
     file=file_of,
     listed=form_of,
     extra=_extra,

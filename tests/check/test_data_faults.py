@@ -14,6 +14,7 @@ from PIL import Image
 
 from groundling.check.folder import check
 from groundling.commands.sweep.file import read_sweep
+from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.captions import Captions, find_images
@@ -25,10 +26,10 @@ from groundling.models.loading import _check_shards
 from groundling.prediction.description import tokenizer_sha256
 from groundling.prediction.predictions import read_predictions
 from groundling.stats import finished_runs
-from groundling.studies.knowledge.coda import read_coda
+from groundling.studies.knowledge.visual_facts import read_coda
 from groundling.tasks.flickr_entities import images
 from groundling.tasks.glue import RTE
-from groundling.tasks.vcr import Item, objects_of
+from groundling.tasks.vcr import objects_of
 
 HUGE = "1" + "0" * 400
 
@@ -143,8 +144,8 @@ def test_broken_files_are_named_up_to_a_few_and_counted(tmp_path: Path) -> None:
 
 def test_a_still_or_a_listed_image_stays_in_its_folder(tmp_path: Path) -> None:
     put(tmp_path / "secret.json", "{}")
-    item = Item("val-0", "../../secret", ("person",), [], [], [], None, None)
-    assert "val-0: img_fn '../../secret' leads out of" in refusal(objects_of, tmp_path, item)
+    one = Example("a", "", images=("../../secret",), names=("person",), official="val-0")
+    assert "val-0: img_fn '../../secret' leads out of" in refusal(objects_of, tmp_path, one)
     path = put(tmp_path / "train.txt", "1000\n../2000\n")
     assert f"{path}, line 2: '../2000' leads out" in refusal(images, tmp_path, "train")
 

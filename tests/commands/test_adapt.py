@@ -15,16 +15,16 @@ from homes import STEPS, Counting, Killed, digests, dying, log_of, never, traini
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
-from groundling.checks.names import arm_of
 from groundling.cli import main
+from groundling.command.names import arm_of
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting
 from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
+from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.studies.worlds.probe import probe
 from groundling.teachers.dataset import TeacherDataset
 
 TERMS = {

@@ -10,10 +10,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import standins
+import torch
 import vcr_files
+from builders.photos import resnet
+from builders.regions import lxmert
+from builders.seeing import seeing_models
 from homes import picture, put, student, table
-from test_end_to_end import resnet
-from test_regions import lxmert, models
 
 from groundling.cli import main
 from groundling.core.batch import Sample
@@ -24,13 +27,17 @@ from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
 
-__all__ = ["models"]
 FLICKR = ("0000000002", "0000000003", "1000000004", "1000000007")
 STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
 OBJECTS = "names objects of 'movie/0' by number, and this store does not hold that image's 5 annotated objects"
 FEW = ("--most-questions", "2")
 ONE = ("--max-train", "4", "--max-length", "24")
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    return seeing_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module")
@@ -68,10 +75,12 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
     student(folder / "bert")
     resnet(folder / "cnn")
     put(folder / "regions.tsv", "".join(lxmert(n, 40, 40) for n in (*FLICKR, *STILLS)))
-    look = ["--images", str(photos), "--backbone", models["vit"], "--cpu"]
+    torch.manual_seed(0)
+    vit, detr = standins.backbone(folder / "vit"), standins.detector(folder / "detr")
+    look = ["--images", str(photos), "--backbone", str(vit), "--cpu"]
     made = {
         "grid": [*look, "--grid", "2"],
-        "detector": [*look, "--detector", models["detr"], "--least", "2", "--most", "3"],
+        "detector": [*look, "--detector", str(detr), "--least", "2", "--most", "3"],
         "boxes": [*look, "--boxes", str(folder / "boxes.json")],
         "imported": ["--imports", str(folder / "regions.tsv")],
         "segments": [*look, "--boxes", str(photos)],
@@ -82,7 +91,7 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
         own = folder / f"only-{name}"
         for one in some:
             put(own / f"{one}.jpg", (photos / f"{one}.jpg").read_bytes())
-        flags = ["--images", str(own), "--backbone", models["vit"], "--cpu", "--grid", "2"]
+        flags = ["--images", str(own), "--backbone", str(vit), "--cpu", "--grid", "2"]
         assert main(["regions", *flags, "--out", str(folder / name)]) == 0
     return folder
 

@@ -13,7 +13,7 @@ from PIL import Image
 from groundling.check.folder import check
 from groundling.core.errors import InputError
 from groundling.data.captions.samples import decode
-from groundling.data.regions.pictures import read_picture
+from groundling.data.images import read_picture
 
 
 def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path: Path) -> None:

@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-import toys
 import transformers as hf
 from builders.regions import (
     FEATURES,
@@ -30,7 +29,8 @@ from builders.regions import (
     some,
     vlbert,
 )
-from homes import Killed, digests, home, never, picture, put
+from builders.seeing import seeing_models
+from homes import Killed, digests, never, picture, put
 from PIL import Image
 
 from groundling.check.folder import check
@@ -47,67 +47,10 @@ from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
 from groundling.vision_language.roi_align import own_roi_align, roi_align
 
-RESNET = {
-    "embedding_size": 8,
-    "hidden_sizes": [8, 16, 16, 24],
-    "depths": [1, 1, 1, 1],
-    "layer_type": "basic",
-}
-EDGES = {"shortest_edge": 32, "longest_edge": 64}
-
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Folders of tiny detectors and backbones with their image processors."""
-    torch.manual_seed(0)
-    width = {"d_model": 16, "encoder_layers": 1, "decoder_layers": 1, "encoder_attention_heads": 2}
-    width |= {"decoder_attention_heads": 2, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16}
-    own = hf.ResNetConfig(**RESNET, out_features=["stage4"])
-    detr = hf.DetrConfig(
-        use_timm_backbone=False,
-        use_pretrained_backbone=False,
-        backbone=None,
-        backbone_config=own,
-        num_queries=20,
-        num_labels=5,
-        **width,
-    )
-    stages = hf.RTDetrResNetConfig(**RESNET, out_features=["stage2", "stage3", "stage4"])
-    rt = hf.RTDetrConfig(
-        backbone_config=stages,
-        backbone=None,
-        encoder_in_channels=[16, 16, 24],
-        encoder_hidden_dim=16,
-        num_queries=12,
-        decoder_in_channels=[16, 16, 16],
-        anchor_image_size=None,
-        num_labels=4,
-        num_denoising=0,
-        **width,
-    )
-    tiny = {"image_size": 16, "patch_size": 8, **toys.SMALL}
-    square = {"size": {"height": 16, "width": 16}}
-    made = {
-        "detr": (hf.DetrForObjectDetection(detr), hf.DetrImageProcessorPil(size=EDGES)),
-        "rt": (
-            hf.RTDetrForObjectDetection(rt),
-            hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}),
-        ),
-        "resnet": (
-            hf.ResNetModel(hf.ResNetConfig(**RESNET)),
-            hf.CLIPImageProcessorPil(do_normalize=False),
-        ),
-        "vit": (toys.vit(), hf.CLIPImageProcessorPil(**square)),
-        "vision": (
-            hf.CLIPVisionModel(hf.CLIPVisionConfig(**tiny)),
-            hf.CLIPImageProcessorPil(**square),
-        ),
-        "clip": (toys.clip(toys.clip_words()), hf.CLIPImageProcessorPil(**square)),
-    }
-    root = tmp_path_factory.mktemp("models")
-    for name, (model, processor) in made.items():
-        processor.save_pretrained(home(root / name, model, None))
-    return {name: str(root / name) for name in made}
+    return seeing_models(tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture
@@ -395,10 +338,10 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
     twice = instances(tmp_path / "twice.json", [], more=("0.png",))
     for changes, message in (
         ({"images": ""}, "needs --images FOLDER or --imports FILE"),
-        ({"images": "nowhere"}, "nowhere: no such image folder"),
+        ({"images": "nowhere"}, "nowhere: no such "),
         ({"shard": 0}, "at least 1"),
         ({"grid": 2, "boxes": "x.json"}, "both say where the boxes are"),
-        ({"boxes": str(twice)}, "0.png is listed twice"),
+        ({"boxes": str(twice)}, "file 0.png: expected only once"),
         ({"detector": models["resnet"]}, "resnet: "),
         ({"backbone": "nowhere"}, "nowhere: no "),
     ):
@@ -929,7 +872,7 @@ def test_hostile_annotations_give_one_line(tmp_path):  # E14
             content = json.loads(json.dumps(sound))
             content[part][0][field] = value
             path = put(tmp_path / "b.json", json.dumps(content))
-            with pytest.raises(InputError, match=r"b.json: ") as caught:
+            with pytest.raises(InputError, match=r"b.json[:,] ") as caught:
                 annotated(path)
             assert "\n" not in str(caught.value)
     for text in (

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
+import tomllib
 from pathlib import Path
 
 import documents
@@ -149,31 +150,43 @@ def test_the_site_is_built_and_lists_every_page(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="session")
-def tree() -> set[str]:
-    """Modules that the README's tree names, as paths under `groundling/`."""
+def tree() -> list[str]:
+    """Rooms and lone modules in the tree of CONTRIBUTING.md, as paths under `groundling/`, from top to bottom."""
     (block,) = [
         body
-        for _, body in FENCED.findall(READ[ROOT / "README.md"])
+        for _, body in FENCED.findall(READ[ROOT / "CONTRIBUTING.md"])
         if body.startswith("groundling/")
     ]
-    found, folder, top = set(), "", ""
+    found: list[str] = []
+    above = ""
     for line in block.splitlines()[1:]:
         indent, rest = re.match(r"([│├└─ ]*)(.*)", line).groups()
-        if len(indent) <= 4:
-            folder = top = ""
-        if part := re.match(r"(\w+)/", rest):
-            folder = top + part[0]
-            top = top or folder
-        found |= {folder + name for name in re.findall(r"\b\w+\.py\b", rest)}
+        names = re.findall(r"\S+", rest.partition("   ")[0])
+        above = above if len(indent) > 4 else ""
+        found += [above + name for name in names]
+        above = above or names[0]
     return found
 
 
-def test_the_readmes_tree_is_the_package(tree: set[str]) -> None:
+def test_the_tree_is_the_package(tree: list[str]) -> None:
     package = ROOT / "groundling"
-    there = {
-        p.relative_to(package).as_posix() for p in package.rglob("*.py") if p.name != "__init__.py"
-    }
-    assert tree == there
+    there = {path.name for path in package.glob("*.py")} - {"__init__.py"}
+    for inside in ("", "studies/", "data/"):
+        there |= {
+            f"{inside}{path.name}/"
+            for path in (package / inside).iterdir()
+            if (path / "__init__.py").exists()
+        }
+    assert sorted(tree) == sorted(there)
+
+
+def test_the_tree_stands_as_the_layers_do(tree: list[str]) -> None:
+    """What stands above may import what stands below, and `lint-imports` reads its layers in pyproject.toml."""
+    contracts = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (layers,) = [one["layers"] for one in contracts["contracts"] if one["type"] == "layers"]
+    place = {name: at for at, layer in enumerate(layers) for name in layer.split(" | ")}
+    top = [place[name.removesuffix(".py").strip("/")] for name in tree if "/" not in name[:-1]]
+    assert top == sorted(top)
 
 
 def test_nothing_private_of_this_machine_is_in_the_documents() -> None:

@@ -1,13 +1,15 @@
-"""What may be in the repository: few files, small ones, pictures only in `docs/`, and no module without a subject."""
+"""What may be in the repository, and where: few files, small ones, each with a subject; tests where the code is."""
 
 from __future__ import annotations
 
+import ast
 import subprocess
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+PACKAGE = ROOT / "groundling"
 MOST_FILES = 550
 MOST_BYTES = 5_500_000
 """A tenth above what text and code need: rendered or trained files would pass it at once."""
@@ -67,3 +69,37 @@ def test_images_are_in_docs_alone(tracked: list[Path]) -> None:
 def test_every_module_has_a_subject() -> None:
     modules = (ROOT / "groundling").rglob("*")
     assert [str(path) for path in modules if path.stem.lower() in SAYS_NOTHING] == []
+
+
+OF_NO_ROOM = {
+    "builders": "what several test files build",
+    "contracts": "what every objective and every student must do",
+    "docs": "what documents say",
+    "front": "the command line and its functions in Python",
+    "fuzz": "damaged files for every reader",
+    "parity": "the same as other libraries compute",
+}
+"""Folders of tests that go with no folder of the package, and what they hold."""
+
+
+def test_tests_lie_as_the_code_lies() -> None:
+    tests = {path.parent.relative_to(ROOT / "tests") for path in (ROOT / "tests").rglob("*.py")}
+    rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
+    assert [str(one) for one in tests - rooms if str(one) not in OF_NO_ROOM] == []
+
+
+def test_every_study_has_its_tests() -> None:
+    studies = list((PACKAGE / "studies").glob("*/__init__.py"))
+    assert len(studies) > 4
+    for study in studies:
+        assert list((ROOT / "tests/studies" / study.parent.name).glob("test_*.py")), study.parent
+
+
+def test_no_test_file_imports_another() -> None:
+    """What two of them need is in `tests/builders/`; or one cannot be moved, or run, without the other."""
+    found = []
+    for path in (ROOT / "tests").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("test_"):
+                found.append(f"{path.name} imports {node.module}")
+    assert found == []

@@ -11,6 +11,7 @@ import homes
 import pytest
 
 from groundling.cli import main
+from groundling.command import Command
 from groundling.runs import jobs, progress
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import Progress, heard
@@ -69,11 +70,10 @@ def test_beside_a_bar_and_in_other_processes_nothing_is_said(
     assert out.getvalue() == ""
 
 
-def test_every_command_is_heard(
-    called: list[tuple], monkeypatch: pytest.MonkeyPatch, capsys: Any
-) -> None:
+def test_every_command_is_heard(monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.setattr(progress, "SECONDS", 0.01)
-    monkeypatch.setattr("groundling.studies.knowledge.ask.ask", lambda *_: time.sleep(0.5))
+    monkeypatch.setattr(Command, "check", lambda *_: None)
+    monkeypatch.setattr(Command, "call", lambda *_: time.sleep(0.5))
     assert main(["ask"]) == 0
     assert "ask: at work, " in capsys.readouterr().err
 

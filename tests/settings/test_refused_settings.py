@@ -162,4 +162,4 @@ def test_numbers_of_a_sweep_are_told_by_their_table(
         tmp_path / "s.toml", '[variants.a]\nmodel = "x"\n[tasks."glue/rte"]\ntd_weight = -1.0\n'
     )
     told = refusal("sweep", "--file", file, "--out", str(tmp_path / "out"))
-    assert '[tasks."glue/rte"]: --td-weight = -1.0, expected at least 0' in told
+    assert '[tasks."glue/rte"]: td_weight = -1.0, expected at least 0' in told

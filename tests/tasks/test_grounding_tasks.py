@@ -20,6 +20,7 @@ from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.core.forms import Pick
+from groundling.data.regions.coco_boxes import read_detections
 from groundling.tasks import Task, refcoco, vcr
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions
 from groundling.tasks.refcoco import (
@@ -160,8 +161,8 @@ def test_vcr_says_how_many_objects_its_tags_number(stills: Path) -> None:
 
 
 def test_objects_and_masks_of_vcr(stills: Path) -> None:
-    (item, *_) = items(stills, "val")
-    found = objects_of(stills, item)
+    (example, *_) = ANSWER.read(stills, "val")
+    found = objects_of(stills, example)
     assert (found.size, found.names) == ((100, 100), tuple(OBJECTS))
     assert np.allclose(found.boxes, np.array(BOXES)[:, :4] / 100) and found.confidence[
         3
@@ -175,7 +176,7 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
     for box in ([10, 5, 10, 95, 1], [60, 10, 104, 100, 1]):
         put(path, json.dumps(content | {"boxes": [*BOXES[:2], box, BOXES[3]]}))
         assert "box 2 is empty or outside the image of 100 x 100" in refusal(
-            objects_of, stills, item
+            objects_of, stills, example
         )
     renamed = json.dumps(content | {"names": OBJECTS[::-1]})
     for text, told in (
@@ -184,7 +185,7 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
         (renamed[:20], "not valid JSON"),
     ):
         put(path, text)
-        assert told in refusal(objects_of, stills, item)
+        assert told in refusal(objects_of, stills, example)
 
 
 def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
@@ -376,9 +377,10 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
         "category_name": "car",
     }
     path = put(referred / "dets.json", json.dumps([det, det]))
-    assert refcoco.detected(path, "{number}")["1"].tolist() == [[1, 2, 4, 6.5, 0.5]] * 2
+    for one in read_detections(path):
+        assert (one.image, one.corners.tolist(), one.score) == (1, [1, 2, 4, 6.5], 0.5)
     assert ": not a list of detections with" in refusal(
-        refcoco.detected, put(path, '[{"image_id": 1}]')
+        read_detections, put(path, '[{"image_id": 1}]')
     )
     assert "holds no expressions of 'dev'" in refusal(expressions, referred, "dev")
 

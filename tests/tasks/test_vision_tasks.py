@@ -27,7 +27,7 @@ from groundling.core.metrics import ACCURACY
 from groundling.data.samples import TextInput, TextSamples
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
-from groundling.tasks import Task, nlvr2, snli_ve, vqa
+from groundling.tasks import Task, nlvr2, vqa
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.snli_ve import SNLI_VE
 from groundling.tasks.vqa import VQA, normalise, questions
@@ -567,8 +567,9 @@ def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
         entailed("7#0r1n", "neutral", Flikr30kID="7"),
     ]
     put(tmp_path / "snli_ve_dev.jsonl", json_lines(*rows))
-    found, dropped = snli_ve.load(tmp_path, "dev")
-    assert (SNLI_VE.read(tmp_path, "dev"), dropped) == (found, 1)
+    found, notes = SNLI_VE.with_notes(tmp_path, "dev")
+    assert SNLI_VE.read(tmp_path, "dev") == found
+    assert notes == ["1 lines without a label that annotators agree on (-) are left out"]
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
     assert named("tasks", Task, "snli-ve") is SNLI_VE
     assert found[0] == Example(

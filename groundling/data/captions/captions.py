@@ -60,9 +60,14 @@ class Captions:
         path: str | Path,
         splits: Sequence[str] | None = (),
         columns: CaptionColumns = GUESSED,
+        content: object = None,
     ) -> None:
-        """Reads `path`; `splits`: of Karpathy's json, those that are wanted, None for all. Never raises InputError."""
-        self.reading: Reading = read_file(Path(path), splits, columns)
+        """Reads `path`; never raises InputError.
+
+        `splits`: of Karpathy's json, those that are wanted, None for all. `content`: what a file of JSON holds, if it
+        has been read.
+        """
+        self.reading: Reading = read_file(Path(path), splits, columns, content)
         self.path = self.reading.path
         if not self.reading.rows and not self.reading.faults:
             self.reading.fault("none", f"{self.path}: no captions found")

@@ -151,11 +151,17 @@ def _names_images(path: Path) -> bool:
     return any(len(fields) > 1 and any(map(names_image, fields)) for fields in rows)
 
 
-def read_file(path: Path, splits: Sequence[str] | None, columns: CaptionColumns) -> Reading:
-    """The captions of a file or folder, and what is wrong with it; `splits` None: all that a file has."""
-    reading = Reading(path, "")
+def read_file(
+    path: Path, splits: Sequence[str] | None, columns: CaptionColumns, content: object = None
+) -> Reading:
+    """The captions of a file or folder, and what is wrong with it.
+
+    `splits` None: all that a file has. `content`: what a file of JSON holds, if it has been read.
+    """
+    reading = Reading(path, "", content=content)
     try:
-        reading.content = read_json(path) if path.suffix == ".json" else None
+        if path.suffix == ".json" and content is None:
+            reading.content = read_json(path)
         reading.layout = layout_of(path, columns, reading.content) or _usual_layout(reading)
         if splits and reading.layout != KARPATHY:
             raise InputError(

@@ -21,8 +21,9 @@ from groundling.core.keyed import generator
 from groundling.data.samples import Changed, Samples
 from groundling.data.shards import Part
 from groundling.models.kinds import RegionReader
+from groundling.studies.attention.attending import partners
 from groundling.studies.attention.importance import Bootstrap, told
-from groundling.studies.attention.passes import Rows, batches_of, partners
+from groundling.studies.attention.passes import Rows, batches_of
 from groundling.studies.attention.subjects import HiddenWords, Outcome, Subject
 
 State = Literal["own", "blank", "shuffled", "swapped"]

@@ -53,7 +53,18 @@ def looked_at(config: LookConfig) -> Look:
     found = pairs_of(config)
     known = [Ranked.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
-    models = [Looked(source, config, device) for source in config.model]
+    models = [
+        Looked(
+            source,
+            device,
+            regions=config.regions,
+            other_regions=config.other_regions,
+            detector=config.detector,
+            backbone=config.backbone,
+            grid=config.grid,
+        )
+        for source in config.model
+    ]
     for model, ranked in zip(models, known, strict=False):  # fewer results than models
         if not config.other_heads:
             ranked.check_model(model.name, model.folder)

@@ -7,27 +7,23 @@ what consumers keep is merged in the samples' order or in exact sums, so that re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import torch
 from accelerate import PartialState
 from accelerate.utils import gather_object
-from torch import nn
 
-from groundling.core.batch import Batch, RegionRow, Sample, collate
+from groundling.core.batch import Batch, Sample, collate
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator, seed_of
-from groundling.data.regions.paired import Store
 from groundling.data.samples import Samples
 from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap
 from groundling.models.kinds import Student
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import followed
-from groundling.studies.attention.models.patches import PatchReader
 
 BATCH = 32
 """Samples that are read at a time."""
@@ -277,81 +273,3 @@ def _share(plan: Plan, device: str, part: Part) -> list[Any]:
     for one in passes:
         one.read(part)
     return [one.kept() for one in passes]
-
-
-# -- controls ----------------------------------------------------------------------------------------------------------
-
-
-def partners(images: Sequence[str], seed: int) -> dict[str, str]:
-    """Another image for every image, each the other of exactly one; the same for the same seed and images.
-
-    Raises InputError for fewer than two images.
-    """
-    different = list(dict.fromkeys(images))
-    if len(different) < 2:
-        raise InputError(
-            f"{len(different)} image: there is no other one to show instead; at least 2 are needed "
-            "(--no-other-images or --no-other-inputs leaves this control out)"
-        )
-    order = generator(seed, "partners").permutation(len(different))
-    # Along one circle nobody meets itself.
-    others = np.roll(order, 1)
-    return {different[one]: different[other] for one, other in zip(order, others, strict=True)}
-
-
-class OtherLooks:
-    """A store in which every image keeps its boxes and shows what is seen in another image's.
-
-    So a caption is read beside as many regions in the same places, whose looks it does not describe: what a head finds
-    then, it finds by where and how large regions are, and by which come first. If the other image has fewer regions,
-    they come again.
-    """
-
-    def __init__(self, store: Store, partner: Mapping[str, str]) -> None:
-        """`partner`: whose looks each image gets, see `partners`."""
-        self.store = store
-        self.partner = partner
-        self.count = store.count
-        self.size = store.size
-        self.in_annotated_order = store.in_annotated_order
-        self.behind = store.behind
-
-    def __contains__(self, image: object) -> bool:
-        return image in self.store
-
-    def __getitem__(self, image: str) -> RegionRow:
-        """The image's regions with the features of its partner's."""
-        row = self.store[image]
-        other = self.store[self.partner[image]]
-        own_places = np.flatnonzero(~row.whole)
-        places = np.flatnonzero(~other.whole)
-        if not len(places):
-            places = np.arange(len(other))
-        features = row.features.copy()
-        features[own_places] = other.features[np.resize(places, len(own_places))]
-        if row.whole.any():
-            # Without a whole image of its own, the other's regions stand for it, as in `with_whole_image`.
-            whole = other.features[other.whole] if other.whole.any() else other.features
-            features[row.whole] = whole.mean(0)
-        return replace(row, features=features)
-
-
-def untrained(model: Student, seed: int = 0) -> Student:
-    """The model itself with random weights in place of its own, drawn as BERT's are; its CNN, if any, stays.
-
-    A control: what such a model's heads find, training has not taught them.
-    """
-    draws = torch.Generator().manual_seed(seed_of(seed, "untrained"))
-    for name, part in model.named_modules():
-        if name.startswith("cnn."):
-            continue
-        if isinstance(part, nn.Linear | nn.Embedding):
-            values = torch.randn(part.weight.shape, generator=draws) * 0.02
-            part.weight.data.copy_(values)
-        if isinstance(part, nn.Linear) and part.bias is not None:
-            part.bias.data.zero_()
-        if isinstance(part, nn.LayerNorm):
-            part.reset_parameters()
-    for weight in model.of_patches() if isinstance(model, PatchReader) else ():
-        weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
-    return model

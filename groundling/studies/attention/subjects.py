@@ -40,10 +40,9 @@ from groundling.prediction.fitted import load
 from groundling.prediction.loaded import such
 from groundling.prediction.scoring import labelled_parts
 from groundling.settings.inputs import Asking, CaptionColumns
-from groundling.studies.attention.attending import Attended
+from groundling.studies.attention.attending import Attended, OtherLooks, untrained
 from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.passes import OtherLooks, untrained
 from groundling.tasks import Task
 from groundling.vision_language.single_stream import SingleStream
 

@@ -28,6 +28,7 @@ from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
+from groundling.studies.attention.attending import OtherLooks, partners, untrained
 from groundling.studies.attention.grounding import (
     Facts,
     Grounding,
@@ -38,15 +39,7 @@ from groundling.studies.attention.grounding import (
     words_of,
 )
 from groundling.studies.attention.leaderboard import Board, halves
-from groundling.studies.attention.passes import (
-    BySample,
-    Look,
-    OtherLooks,
-    Sums,
-    partners,
-    read_here,
-    untrained,
-)
+from groundling.studies.attention.passes import BySample, Look, Sums, read_here
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
 

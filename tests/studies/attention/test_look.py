@@ -22,7 +22,6 @@ from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.attention import AttentionMap
-from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Look
 from groundling.studies.attention.page.pairs import Pair
@@ -67,8 +66,7 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
 
 
 def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
-    config = LookConfig(model=(str(place / "seer"),), regions=(str(place / "store"),))
-    looked = Looked(str(place / "seer"), config, "cpu")
+    looked = Looked(str(place / "seer"), "cpu", regions=(str(place / "store"),))
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]

@@ -20,7 +20,6 @@ from groundling.models.saved_heads import load_head, save_heads
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
-from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page.looked import Looked
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
@@ -61,8 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def looked(place: Path, model: str) -> Looked:
-    config = LookConfig(model=(str(place / model),), regions=(str(place / "store"),))
-    return Looked(str(place / model), config, "cpu")
+    return Looked(str(place / model), "cpu", regions=(str(place / "store"),))
 
 
 def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:

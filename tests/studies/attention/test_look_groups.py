@@ -16,7 +16,7 @@ import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
-from groundling.studies.attention.page.groups import groups_of, summed
+from groundling.studies.attention.page.heat_maps import groups_of, summed
 from groundling.studies.attention.page.pairs import Entity
 from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.attention.page.views import Boxes

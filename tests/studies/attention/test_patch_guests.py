@@ -35,15 +35,14 @@ from groundling.data.regions.paired import RegionSamples, Seeing
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
-from groundling.studies.attention.attending import Attended
-from groundling.studies.attention.commands import MODALITY, Attending, LookConfig, ModalityConfig
+from groundling.studies.attention.attending import Attended, untrained
+from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
 from groundling.studies.attention.models.patches import PatchReader, PatchStore, in_patches
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
 from groundling.studies.attention.page.looked import Looked
 from groundling.studies.attention.page.page import Ranked
-from groundling.studies.attention.passes import untrained
 from groundling.vision_language.loading import load_student, load_viewed
 
 TEXTS = ("a red dog runs", "two cats")
@@ -287,9 +286,8 @@ def test_narrow_photos_are_refused(place: Path) -> None:
 
 def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> Any:
     source = str(place / name)
-    config = LookConfig(model=(source,), **settings)
     example = Example("own", text, images=("0",))
-    return Looked(source, config, "cpu").view(example, place / "photos/0.png")
+    return Looked(source, "cpu", **settings).view(example, place / "photos/0.png")
 
 
 def test_vilts_words_and_patches_read_each_other(place: Path) -> None:

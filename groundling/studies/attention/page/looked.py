@@ -31,7 +31,6 @@ from groundling.prediction.answers import Wording
 from groundling.prediction.description import settings_of
 from groundling.prediction.seeds import model_folder
 from groundling.settings.inputs import RegionInput
-from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
@@ -50,11 +49,27 @@ MAX_LENGTH = 128
 class Looked:
     """A model, ready to be shown texts and photos."""
 
-    def __init__(self, source: str, config: LookConfig, device: str) -> None:
-        """Raises InputError if there is no such model, or none whose attention is between a text and an image."""
+    def __init__(
+        self,
+        source: str,
+        device: str,
+        *,
+        regions: tuple[str, ...] = (),
+        other_regions: bool = False,
+        detector: str = "",
+        backbone: str = "",
+        grid: int = 0,
+    ) -> None:
+        """A model and, if it reads regions, where these are from, as the settings of `look` say it.
+
+        Raises InputError if there is no such model, or none whose attention is between a text and an image.
+        """
         self.name = source
-        self.config = config
         self.device = device
+        self.other_regions = other_regions
+        self.detector = detector
+        self.backbone = backbone
+        self.grid = grid
         self.fitted: Fitted | None = None
         self.folder = str(model_folder(Path(source)))
         """Where its weights are, or a hub id."""
@@ -76,19 +91,21 @@ class Looked:
             )
         if isinstance(self.student, PatchReader):
             self.notes = [self.student.told] if self.student.told else []
-            given = [f"--{name}" for name in ("grid", "detector", "regions") if vars(config)[name]]
-            if given:
-                self.notes.append(f"{given[0]} is not for it: its own patches are the boxes")
+            for flag, given in (("--grid", grid), ("--detector", detector), ("--regions", regions)):
+                if given:
+                    self.notes.append(f"{flag} is not for it: its own patches are the boxes")
+                    break
         self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
         if self.fitted is not None:
             self.sees = self.sees and self.fitted.about.reads.regions
         self._features = not isinstance(self.student, EndToEnd)
         """Whether regions come with features; a model that reads pixels makes its own."""
         # What a word names is no region's name before a head that learned so.
-        settings = RegionInput(config.regions, other_regions=config.other_regions, tags=False)
-        self.inputs = RegionInputs(settings, features=self._features)
-        self.inputs.find = lambda photos: self.finder(photos)
-        self.stores = self.inputs.stores().stores if config.regions else ()
+        settings = RegionInput(regions, other_regions=other_regions, tags=False)
+        self.inputs = RegionInputs(
+            settings, features=self._features, find=lambda photos: self.finder(photos)
+        )
+        self.stores = self.inputs.stores().stores if regions else ()
         if self.stores and self.sees and isinstance(self.student, RegionReader):
             self.inputs.check(self.student, learned=self._facts)
 
@@ -109,16 +126,15 @@ class Looked:
     @cached_property
     def finder(self) -> Finder:
         """What finds the regions of photos that no store has; raises InputError if nobody says how."""
-        config = self.config
-        if config.grid and config.detector:
+        if self.grid and self.detector:
             raise InputError("--grid and --detector: boxes are from one of them")
         facts = self._facts
-        if config.grid or config.detector:
+        if self.grid or self.detector:
             start = self._with_boxes()
             facts = {"identity": facts.get("identity")}
         else:
             start = self._as_learned()
-        if config.other_regions:
+        if self.other_regions:
             facts = {}
         return Finder(start, facts, self.device, self._features)
 
@@ -130,17 +146,16 @@ class Looked:
 
     def _with_boxes(self) -> Finding:
         """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
-        config = self.config
         facts = self._made_with
         start = Finding() if facts is None else settings_of(facts)
         known = start.backbone if facts else self._backbone_of_files()
-        if not config.backbone and not known and self._features:
+        if not self.backbone and not known and self._features:
             raise InputError(
                 f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
             )
-        backbone = config.backbone or known or start.backbone
-        detector = config.detector or start.detector
-        return replace(start, grid=config.grid, detector=detector, backbone=backbone)
+        backbone = self.backbone or known or start.backbone
+        detector = self.detector or start.detector
+        return replace(start, grid=self.grid, detector=detector, backbone=backbone)
 
     def _backbone_of_files(self) -> str:
         """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
@@ -159,7 +174,7 @@ class Looked:
                 "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
             )
         start = settings_of(facts)
-        return replace(start, backbone=self.config.backbone or start.backbone)
+        return replace(start, backbone=self.backbone or start.backbone)
 
     def _seen(self, image: str, photo: Path) -> Seen:
         """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
@@ -167,7 +182,10 @@ class Looked:
             return Seen(PatchStore(self.student, {image: photo}))
         seen = self.inputs.look([image], {image: photo})
         for fault in seen.faults.values():
-            raise InputError(f"{photo}: {fault}")
+            held = [store.folder for store in self.stores if image in store]
+            # The photo itself was read before; what is wrong with a stored one is that it is of another image.
+            where = f" in {held[0]}; make the store anew, or leave --regions out" if held else ""
+            raise InputError(f"{photo}: {fault}{where}")
         return seen
 
     def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 from PIL import Image
 
 from groundling.core.batch import needed
@@ -18,8 +17,7 @@ from groundling.core.errors import InputError, reading
 from groundling.data.images import read_picture
 from groundling.runs.folder import disk_errors, write_whole
 from groundling.runs.report import page_of
-from groundling.studies.attention.figures import heat_maps
-from groundling.studies.attention.page.groups import groups_of, summed
+from groundling.studies.attention.page.heat_maps import drawn
 from groundling.studies.attention.page.pairs import Entity, Pair
 from groundling.studies.attention.page.ranked import Ranked
 from groundling.studies.attention.page.views import HEAVY, View
@@ -94,28 +92,7 @@ class Look:
         if list(heads) == [BEST]:
             ranked = self.ranks[0] if self.ranks else None
             heads = (ranked or Ranked("", ())).best([layer.number for layer in view.layers])
-        maps = {head: view.shares(head) for head in heads}
-        if self.entities:
-            return self._grouped(view, maps)
-        boxes = [view.boxes.title(number) for number in range(len(view.boxes.places))]
-        even = [100 * view.even(head) for head in heads]
-        return heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
-
-    def _grouped(self, view: View, maps: Mapping[str, np.ndarray]) -> Figure:
-        """The text's own words by what they name."""
-        words = [place for place, word in enumerate(view.words) if word.raw >= 0]
-        of_words = {head: shares[words] for head, shares in maps.items()}
-        groups = groups_of(view.boxes, self.entities, np.stack(list(of_words.values())))
-        if not any(len(group.regions) for group in groups):
-            raise InputError(
-                "--heat-maps: no region shows what the text names, and no word attends to another one in these heads; "
-                "choose another example (--only), or a store whose regions fit"
-            )
-        sums = {head: summed(shares, groups) for head, shares in of_words.items()}
-        told = [view.words[place].text for place in words]
-        return heat_maps(
-            sums, told, [group.title for group in groups], "regions, by what they show"
-        )
+        return drawn(view, heads, self.entities)
 
     @property
     def pages(self) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -80,14 +80,21 @@ class Pairs:
 def pairs_of(config: LookConfig) -> Pairs:
     """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
     counts: dict[str, int] = {}
+    data = Path(config.data)
     if config.predictions:
-        found, counts = _changed(config)
+        columns = Columns.read(config.text_column, config.image_column)
+        first, second = map(Path, config.predictions)
+        found, counts = _changed(first, second, columns, config.gold, config.images, config.first)
     elif config.task:
-        found = _of_task(config)
+        task = named("tasks", Task, config.task)
+        split_name = config.split or task.dev[0]
+        wanted = _meant(task.read(data, split_name), config.only, f"{data}, {split_name!r}")
+        found = _of_task(wanted, data, config.images, config.first, config.most)
     elif config.data:
-        found = [pair for _, _, pair in _of_file(config, Path(config.data))]
+        columns = Columns.read(config.text_column, config.image_column)
+        found = [pair for _, _, pair in _of_file(data, columns, config.images)]
     else:
-        found = [_own(config)]
+        found = [_own(config.text, config.pair, config.image)]
     if config.first and not config.predictions:  # of those, the first of each kind
         found = found[: config.first]
     if len(found) > config.most:
@@ -98,56 +105,57 @@ def pairs_of(config: LookConfig) -> Pairs:
     return Pairs(found, counts)
 
 
-def _own(config: LookConfig) -> Pair:
+def _own(text: str, pair: str, image: str) -> Pair:
     """The one pair that the command line tells."""
-    refuse_halves("--text or --pair", [config.text, config.pair])
-    if not config.image:
-        return Pair(Example("own", config.text, config.pair or None))
-    photo = Path(config.image)
+    refuse_halves("--text or --pair", [text, pair])
+    if not image:
+        return Pair(Example("own", text, pair or None))
+    photo = Path(image)
     if not photo.is_file():
         raise InputError(f"--image {photo}: no such file")
-    example = Example("own", config.text, config.pair or None, images=(stem(photo.name),))
+    example = Example("own", text, pair or None, images=(stem(photo.name),))
     return Pair(example, photo)
 
 
-def _photos(config: LookConfig) -> Callable[[str, str], Path]:
-    """Finds a photo by its file name, with or without ending.
+def _photos(images: str) -> Callable[[str, str], Path]:
+    """Finds a photo in a folder by its file name, with or without ending.
 
     What it gives raises InputError, which begins with a place, if there is none, or several share the name.
     """
-    if not config.images:
+    if not images:
         raise InputError("look needs --images, the folder of the photos")
-    files = files_below(Path(config.images))
+    files = files_below(Path(images))
 
     def find(name: str, where: str) -> Path:
         there = files.get(stem(name), [])
         exact = [path for path in there if path.name == Path(name).name]
         if not there:
-            raise InputError(f"{where}: no photo {name!r} in {config.images}")
+            raise InputError(f"{where}: no photo {name!r} in {images}")
         try:
             return only(exact or there)
         except InputError as error:
-            raise InputError(f"{where}: {config.images}: {error}") from None
+            raise InputError(f"{where}: {images}: {error}") from None
 
     return find
 
 
-def _of_task(config: LookConfig) -> list[Pair]:
-    """The examples of a task's split; of a multiple choice the text with the right choice, or the first."""
-    task = named("tasks", Task, config.task)
-    data = Path(config.data)
-    split_name = config.split or task.dev[0]
-    examples = task.read(data, split_name)
-    wanted = [example for example in examples if _is_meant(example, config.only)]
-    if config.only and not wanted:
-        raise InputError(
-            f"--only {config.only}: {data}, {split_name!r} has no such image, caption or example"
-        )
+def _meant(examples: Sequence[Example], only: str, where: str) -> list[Example]:
+    """The examples that --only names; raises InputError if `where` they are from has none such."""
+    wanted = [example for example in examples if _is_meant(example, only)]
+    if only and not wanted:
+        raise InputError(f"--only {only}: {where} has no such image, caption or example")
+    return wanted
+
+
+def _of_task(
+    wanted: Sequence[Example], data: Path, images: str, first: int, most: int
+) -> list[Pair]:
+    """The first of a task's examples; of a multiple choice the text with the right choice, or the first."""
     entities = _entities(wanted)
-    wanted = wanted[: config.first] if config.first else wanted
-    if len(wanted) > config.most:  # before any of them is looked for
+    wanted = wanted[:first] if first else wanted
+    if len(wanted) > most:  # before any of them is looked for
         return [Pair(example) for example in wanted]
-    find = _photos(config)
+    find = _photos(images)
     return [
         replace(
             _pair_of(example, find, f"{data}, {example.id}"),
@@ -205,19 +213,32 @@ def _phrase(example: Example) -> str:
     return example.text[start:stop]
 
 
-def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:
+class Columns(NamedTuple):
+    """What is read of a file of one's own."""
+
+    texts: tuple[str, ...]
+    """One or two."""
+    image: str
+
+    @staticmethod
+    def read(text: str, image: str) -> Columns:
+        """From flags; raises InputError for more texts than two."""
+        texts = split(text)
+        if len(texts) not in (1, 2):
+            raise InputError(f"--text-column {text}: expected one column, or two by comma")
+        return Columns(tuple(texts), image)
+
+
+def _of_file(
+    path: Path, columns: Columns, images: str
+) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:
     """The rows of a file of one's own: where each is, all it holds, and the pair."""
-    columns = split(config.text_column)
-    if len(columns) not in (1, 2):
-        raise InputError(
-            f"--text-column {config.text_column}: expected one column, or two by comma"
-        )
-    _, rows = whole_rows(path, (*columns, config.image_column))
-    find = _photos(config)
+    _, rows = whole_rows(path, (*columns.texts, columns.image))
+    find = _photos(images)
     for number, (where, cells) in enumerate(rows):
         try:
-            text, *second = texts_in(cells, columns)
-            (file,) = texts_in(cells, [config.image_column])
+            text, *second = texts_in(cells, columns.texts)
+            (file,) = texts_in(cells, [columns.image])
         except InputError as error:
             raise InputError(f"{where}: {error}") from None
         if not text.strip():
@@ -229,25 +250,26 @@ def _of_file(config: LookConfig, path: Path) -> Iterator[tuple[str, Mapping[str,
         yield str(where), cells, Pair(example, find(file, str(where)))
 
 
-def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:
+def _changed(
+    first: Path, second: Path, columns: Columns, right: str, images: str, each: int
+) -> tuple[list[Pair], dict[str, int]]:
     """The pairs whose answers became right, then those that became wrong, and how many there are of each kind.
 
     Raises InputError if the two files are not about the same questions.
     """
-    first, second = map(Path, config.predictions)
-    before = list(_of_file(config, first))
-    after = whole_rows(second, (*split(config.text_column), config.image_column))[1]
+    before = list(_of_file(first, columns, images))
+    after = whole_rows(second, (*columns.texts, columns.image))[1]
     if len(before) != len(after):
         raise InputError(f"{first} has {len(before)} rows and {second} {len(after)}")
     found: dict[str, list[Pair]] = {kind: [] for kind in CHANGES}
-    asked = (*split(config.text_column), config.image_column, config.gold)
+    asked = (*columns.texts, columns.image, right)
     for (where, old, pair), (other, new) in zip(before, after, strict=True):
         for name in asked:
             if name not in old:
                 raise InputError(f"{where}: no column {name!r} with the right answer; pass --gold")
             if old[name] != new.get(name):
                 raise InputError(f"{other}: {name} is not what it is in {where}")
-        gold = str(old[config.gold]).strip()
+        gold = str(old[right]).strip()
         answers = (_answer(old, where), _answer(new, str(other)))
         was, is_now = (answer == gold for answer in answers)
         kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
@@ -255,8 +277,8 @@ def _changed(config: LookConfig) -> tuple[list[Pair], dict[str, int]]:
     counts = {kind: len(pairs) for kind, pairs in found.items()}
     if not found[RIGHT] and not found[WRONG]:
         raise InputError(f"{first} and {second}: no answer became right or wrong")
-    each = config.first or None
-    return [*found[RIGHT][:each], *found[WRONG][:each]], counts
+    most = each or None
+    return [*found[RIGHT][:most], *found[WRONG][:most]], counts
 
 
 def _answer(cells: Mapping[str, Any], where: str) -> str:

@@ -1,21 +1,55 @@
-"""Regions by what they show: one column for each thing that a text names (VisualBERT, Figures 1 and 5)."""
+"""Heat maps of heads: words by boxes, or by the things that a text names (VisualBERT, Figures 1 and 5)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from groundling.core.errors import InputError
+from groundling.studies.attention.figures import heat_maps
 from groundling.studies.attention.page.pairs import Entity
-from groundling.studies.attention.page.views import Boxes
+from groundling.studies.attention.page.views import Boxes, View
 from groundling.tasks.flickr_entities import BAN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 ATTENDED = 0.1
 """Share of some word's attention from which a region of no entity stands by itself.
 
 The paper shows regions that the model is "actively attending to" and does not say how much that is.
 """
+
+
+def drawn(view: View, heads: Sequence[str], entities: Sequence[Entity] = ()) -> Figure:
+    """Some heads (LAYER-HEAD) of a model on one image and text: words by boxes.
+
+    Where boxes are known of what the text names, its `entities`, regions are grouped by them, see `groups_of`. Raises
+    InputError for a head that there is not, and if nothing is left to draw.
+    """
+    maps = {head: view.shares(head) for head in heads}
+    if entities:
+        return _grouped(view, maps, entities)
+    boxes = [view.boxes.title(number) for number in range(len(view.boxes.places))]
+    even = [100 * view.even(head) for head in heads]
+    return heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
+
+
+def _grouped(view: View, maps: Mapping[str, np.ndarray], entities: Sequence[Entity]) -> Figure:
+    """The text's own words by what they name."""
+    words = [place for place, word in enumerate(view.words) if word.raw >= 0]
+    of_words = {head: shares[words] for head, shares in maps.items()}
+    groups = groups_of(view.boxes, entities, np.stack(list(of_words.values())))
+    if not any(len(group.regions) for group in groups):
+        raise InputError(
+            "--heat-maps: no region shows what the text names, and no word attends to another one in these heads; "
+            "choose another example (--only), or a store whose regions fit"
+        )
+    sums = {head: summed(shares, groups) for head, shares in of_words.items()}
+    told = [view.words[place].text for place in words]
+    return heat_maps(sums, told, [group.title for group in groups], "regions, by what they show")
 
 
 class Group(NamedTuple):
