@@ -50,7 +50,7 @@ class Hub:
 def put_up(monkeypatch: pytest.MonkeyPatch, fault: str = "") -> Hub:
     """The hub, in place of the real one."""
     hub = Hub(fault)
-    monkeypatch.setattr("groundling.commands.push.run.HfApi", hub)
-    monkeypatch.setattr("groundling.checks.sharing.HfApi", hub)
-    monkeypatch.setattr("groundling.checks.sharing.is_there", lambda: True)
+    monkeypatch.setattr("huggingface_hub.HfApi", hub)
+    monkeypatch.setattr("groundling.models.hub.HfApi", hub)
+    monkeypatch.setattr("groundling.models.hub.is_there", lambda: True)
     return hub

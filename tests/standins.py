@@ -24,7 +24,7 @@ from PIL import Image
 
 from groundling.cli import main
 from groundling.data.regions.store import Found, RegionWriter
-from groundling.studies.knowledge.coda import COLOURS
+from groundling.studies.knowledge.visual_facts import COLOURS
 from groundling.studies.worlds.quickstart import new_encoder
 
 WIDTH = 32
@@ -94,10 +94,23 @@ def models(folder: Path) -> None:
     resnet = hf.ResNetModel(hf.ResNetConfig(**stages, layer_type="bottleneck"))
     for name in ("microsoft/resnet-50", "microsoft/resnet-101"):
         shortest.save_pretrained(home(folder / name, resnet, None))
-    vit = home(folder / "google/vit-base-patch16-224", toys.vit(), None)
-    hf.CLIPImageProcessorPil(size=square).save_pretrained(vit)
-    detector = home(folder / "PekingU/rtdetr_r50vd", _detector(), None)
-    hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(detector)
+    backbone(folder / "google/vit-base-patch16-224")
+    detector(folder / "PekingU/rtdetr_r50vd")
+
+
+def backbone(folder: Path) -> Path:
+    """A ViT that looks into boxes."""
+    square = {"height": SIDE, "width": SIDE}
+    hf.CLIPImageProcessorPil(size=square).save_pretrained(home(folder, toys.vit(), None))
+    return folder
+
+
+def detector(folder: Path) -> Path:
+    """A detector of 12 boxes a photo, of four classes."""
+    hf.RTDetrImageProcessorPil(size={"height": 64, "width": 64}).save_pretrained(
+        home(folder, _detector(), None)
+    )
+    return folder
 
 
 def _detector() -> hf.PreTrainedModel:

@@ -7,24 +7,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from groundling.check.images import try_images
-from groundling.check.places import OUTSIDE, Match, Place, Report, pictures_below
+from groundling.check.places import Match, Place, Report, pictures_below
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captions, find_images
 from groundling.data.captions.files import COCO, METADATA, layout_of
 from groundling.data.images import is_picture
-from groundling.data.regions.store import MOST_PIXELS, inside
+from groundling.data.regions.coco_boxes import read_instances
 from groundling.data.tables import ROWS
 from groundling.runs.folder import read_json
 
 BOXES = "COCO boxes"
-UNREADABLE = "an entry lacks a field, or has it in another type than COCO's"
 Record = dict[str, Any]
 """An object of a JSON file, of which nothing is certain."""
-_Note = tuple[str, Record]
-"""An annotation's place, for messages, and the annotation."""
 WITHOUT_ANNOTATIONS = "image_info_*.json"
 """COCO's lists of test images, which rightly have no annotations."""
 
@@ -57,8 +52,6 @@ def captions(place: Place, report: Report) -> Match | None:
             _file(path, place, contents, report)
         except InputError as error:
             report.error(error)
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError):
-            report.problems.append(f"{path}: {UNREADABLE}")
     if not contents.names:
         return None
     _images(place, contents, report)
@@ -109,6 +102,16 @@ def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None
     report.problems.extend([*told.faults, *told.notes])
 
 
+def _boxes(path: Path, content: Record, report: Report) -> list[str]:
+    """Report on COCO's boxes; gives the image files that are listed."""
+    read = read_instances(path, content)
+    for what, places in (*read.faults.items(), *read.remarks.items()):
+        report.problem(path, what, places)
+    about = f"{len(content['annotations']):,} boxes in {len(read.names):,} categories"
+    report.fact(path, f"{about}; {len(read.files):,} images listed")
+    return list(read.files.values())
+
+
 def _has_its_images(told: Captions, place: Place) -> bool:
     """Whether a table whose columns were told by their values holds captions of images beside it."""
     folders = place.image_folders or _holder(place, inside_out=False)
@@ -157,75 +160,6 @@ def _has_entries(content: Record, key: str, field_name: str) -> bool:
     if not isinstance(entries, list) or not entries:
         return False
     return isinstance(entries[0], dict) and field_name in entries[0]
-
-
-# -- COCO's boxes ------------------------------------------------------------------------------------------------------
-
-
-def _notes(path: Path, content: Record, report: Report) -> list[_Note]:
-    """Annotations with their places, after a look at what captions and boxes have in common."""
-    notes = [(f"annotation {note['id']}", note) for note in content["annotations"]]
-    images = {image["id"] for image in content["images"]}
-    listed = [f"image {image['id']}" for image in content["images"]]
-    report.repeated(path, listed + [at for at, _ in notes])
-    lost = [at for at, note in notes if note["image_id"] not in images]
-    report.problem(path, "image_id is not among the images", lost)
-    return notes
-
-
-def _files(content: Record) -> dict[Any, str]:
-    """The images' files by id."""
-    return {image["id"]: str(image["file_name"]) for image in content["images"]}
-
-
-def _boxes(path: Path, content: Record, report: Report) -> list[str]:
-    """The image files that are listed."""
-    notes = _notes(path, content, report)
-    files = _files(content)
-    categories = {category["id"] for category in content["categories"]}
-    bad = []
-    for at, note in notes:
-        if note["category_id"] not in categories or len(note["bbox"]) != 4:
-            bad.append(at)
-    report.problem(path, "expected a listed category_id and bbox [x, y, width, height]", bad)
-    boxed = {note["image_id"] for _, note in notes}  # whose empty images are told below
-    sizeless = []
-    for image in content["images"]:
-        least = 0 if image["id"] in boxed else 1
-        if not all(_is_side(image.get(name), least) for name in ("width", "height")):
-            sizeless.append(f"image {image['id']}")
-    report.problem(path, "width and height are missing, or no whole numbers of pixels", sizeless)
-    report.problem(path, OUTSIDE, _outside(notes, content["images"]))
-    about = f"{len(notes):,} boxes in {len(categories):,} categories"
-    report.fact(path, f"{about}; {len(files):,} images listed")
-    return list(files.values())
-
-
-def _is_side(value: object, least: int) -> bool:
-    return type(value) is int and least <= value <= MOST_PIXELS
-
-
-def _outside(notes: Sequence[_Note], images: Sequence[Record]) -> list[str]:
-    """Places of boxes that are empty or outside their image, of images whose size is known."""
-    size_of: dict[Any, tuple[float, float]] = {}
-    for image in images:
-        if "width" in image and "height" in image:
-            size_of[image["id"]] = (image["width"], image["height"])
-    places: list[str] = []
-    boxes: list[tuple[float, ...]] = []
-    sizes: list[tuple[float, ...]] = []
-    for at, note in notes:
-        if note["image_id"] in size_of and len(note["bbox"]) == 4:
-            x, y, width, height = note["bbox"]
-            places.append(at)
-            boxes.append((x, y, x + width, y + height))
-            sizes.append(size_of[note["image_id"]] * 2)
-    if not places:
-        return []
-    with np.errstate(divide="ignore", invalid="ignore"):  # an image without width has no box inside
-        shares = np.array(boxes, float) / np.array(sizes, float)
-    _, good = inside(shares)
-    return [at for at, fine in zip(places, good, strict=True) if not fine]
 
 
 # -- their images ----------------------------------------------------------------------------------------------------

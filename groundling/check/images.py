@@ -6,9 +6,10 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
-from groundling.check.places import OUTSIDE, Match, Place, Report, pictures_below
+from groundling.check.places import Match, Place, Report, pictures_below
 from groundling.core.errors import InputError
 from groundling.data.images import is_picture, read_picture
+from groundling.data.regions.coco_boxes import OUTSIDE
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import thinned

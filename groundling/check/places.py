@@ -152,7 +152,6 @@ class Layout:
 NAMED = 5
 """Places of one fault that are named."""
 EMPTY = "expected text, found none"
-OUTSIDE = "expected a box inside its image, and not an empty one"
 
 T = TypeVar("T")
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from groundling.check.images import find_images
-from groundling.check.places import EMPTY, OUTSIDE, Match, Place, Report
+from groundling.check.places import EMPTY, Match, Place, Report
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
 from groundling.data.captions.files import header_of
-from groundling.data.regions.detections import read_detections
+from groundling.data.regions.coco_boxes import OUTSIDE, read_detections
 from groundling.data.regions.store import inside
 from groundling.data.tables import TABLES, separator_note
 from groundling.tasks import Task, flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa

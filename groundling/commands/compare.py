@@ -113,7 +113,12 @@ COMMAND = Command(
     "adapt and fine-tune several arms beside the control, and judge them",
     "groundling.commands.compare:compare",
     {"_own": CompareConfig(), "adapt": AdaptConfig(), "train": ADAPTING, "tune": TUNING},
+    title="Judge",
+    example="groundling compare --arms xdbert contrastive --tasks glue/rte glue/cola --data glue_data "
+    "--adapt.student bert-base-uncased --adapt.teacher openai/clip-vit-base-patch32 "
+    "--adapt.text my_text.txt --out runs/compare",
+    common="arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs processes",
     speaks=True,
-    rules="groundling.commands.compare:check",
+    rules=check,
     leaves=Runs(),
 )

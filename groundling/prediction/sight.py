@@ -55,16 +55,15 @@ class Sight:
             ),
             features=not isinstance(student, EndToEnd),
             blind=about.reads.blind,
+            find=find() if self.reads_regions and not regions else None,
+            decode=decode,
             called=names,
         )
-        self.inputs.decode = decode
         self.files: Mapping[str, Sequence[Path]] = self.inputs.files
         if regions and isinstance(student, SingleStream):
             self.inputs.check(student, learned=about.regions)
         self.other_endings: dict[str, None] = {}
         """Names, each once, whose files have other capitals in their ending."""
-        if self.reads_regions and not regions:
-            self.inputs.find = find()
 
     @property
     def sees(self) -> bool:

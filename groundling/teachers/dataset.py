@@ -162,8 +162,8 @@ class TeacherSet:
         parts = teacher.parts()
         usual = {"always", "fixed"} if fixed else {"always"}
         cached = [part for part in parts if part.cacheable in usual]
-        has_parts = parts[0] is not teacher
-        if self.cache is None or not (has_parts or self._fits(teacher, samples)):
+        is_whole = parts[0] is teacher
+        if self.cache is None or (is_whole and cached and not self._fits(teacher, samples)):
             cached = []
         rest = [part for part in parts if part not in cached]
         return cached, teacher.uncached(rest) if rest else []
@@ -197,7 +197,7 @@ def features_gb(samples: Samples, teacher: Teacher) -> float:
     """About how many GiB a teacher's features of all samples take, from some of them."""
     count = min(MEASURED, len(samples))
     places = [len(samples) * number // count for number in range(count)]
-    rows = [row for sample in samples.get(places, ()) for row in sample.rows]
+    rows = [row for sample in _fixed(samples, places) for row in sample.rows]
     measured = sum(
         values.nbytes
         for row in arrays_of(teacher, collate(inputs_of(teacher, rows)))

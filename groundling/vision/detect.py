@@ -13,13 +13,14 @@ from PIL import Image
 from transformers import AutoModelForObjectDetection
 
 from groundling.core.errors import InputError, first_line
-from groundling.data.regions.detections import (
+from groundling.data.regions.coco_boxes import (
     Detection,
+    Note,
     are_detections,
-    corners_of,
     read_detections,
+    read_instances,
 )
-from groundling.data.regions.store import MOST_PIXELS, inside
+from groundling.data.regions.store import inside
 from groundling.data.regions.vcr_objects import class_names, metadata
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs.folder import read_json
@@ -184,17 +185,6 @@ def _content(source: str | Path) -> Any:
     return content
 
 
-class Note(NamedTuple):
-    """One box of an image."""
-
-    corners: Sequence[float]
-    """x1, y1, x2, y2 in pixels."""
-    category: int
-    """Id of its class."""
-    confidence: float = 1.0
-    """1 for annotators'."""
-
-
 class _Known:
     """Images, classes and boxes of COCO's files, as they are read."""
 
@@ -208,31 +198,16 @@ class _Known:
 
     def add_instances(self, path: str | Path, content: Any) -> None:
         """The images and annotations of COCO's instances json."""
-        try:
-            for category in content["categories"]:
-                self._add_class(path, category["id"], str(category.get("name", category["id"])))
-            for image in content["images"]:
-                size = int(image["width"]), int(image["height"])
-                self._add_image(path, image["id"], str(image["file_name"]), size)
-            for note in content["annotations"]:
-                if note["category_id"] not in self.names:
-                    raise KeyError(note["category_id"])
-                corners = corners_of(note["bbox"]).tolist()
-                self.notes[note["image_id"]].append(Note(corners, note["category_id"]))
-        except InputError:
-            raise
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-            AttributeError,
-            OverflowError,
-            RecursionError,
-        ) as error:
-            raise InputError(
-                f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections "
-                f"({error})"
-            ) from None
+        read = read_instances(Path(path), content).sound()
+        for category, name in read.names.items():
+            self._add_class(path, category, name)
+        for number, file in read.files.items():
+            if number in self.files or file in self.listed:
+                raise InputError(f"{path}: {file} is listed twice")
+        self.listed |= read.listed
+        self.files |= read.files
+        self.sizes |= read.sizes
+        self.notes |= read.notes
 
     def add_detections(
         self, path: str | Path, found: Sequence[Detection], has_annotations: bool
@@ -269,24 +244,10 @@ class _Known:
         return found, [self.names[category] for category in order]
 
     def _add_class(self, path: str | Path, category: int, name: str) -> None:
-        if type(category) is not int:
-            raise InputError(f"{path}: the id of class {name!r} is no whole number")
         if self.names.setdefault(category, name) != name:
             raise InputError(
                 f"{path}: class {category} is {name!r} here and {self.names[category]!r} elsewhere"
             )
-
-    def _add_image(
-        self, path: str | Path, image: Hashable, file: str, size: tuple[int, int]
-    ) -> None:
-        if image in self.files or file in self.listed:
-            raise InputError(f"{path}: {file} is listed twice")
-        if not 1 <= min(size) <= max(size) <= MOST_PIXELS:
-            raise InputError(f"{path}: {file} is {size[0]} x {size[1]} pixels")
-        self.files[image] = file
-        self.listed.add(file)
-        self.sizes[image] = size
-        self.notes[image] = []
 
 
 def _boxes(notes: Sequence[Note], place: Mapping[int, int]) -> Boxes:

@@ -310,12 +310,12 @@ def test_photos_in_folders_of_any_name(tmp_path: Path) -> None:  # F5
     assert report.lines == [f"{tmp_path}: 1 images; 1 tried, evenly spaced"]
 
 
-def test_an_image_without_width_has_no_box_inside(tmp_path: Path) -> None:
+def test_an_image_without_width_is_no_image(tmp_path: Path) -> None:
     image = {"id": 1, "file_name": "1.jpg", "width": 0, "height": 8}
     note = {"id": 5, "image_id": 1, "category_id": 7, "bbox": [0, 0, 1, 1]}
     content = {"images": [image], "annotations": [note], "categories": [{"id": 7, "name": "cup"}]}
     path = put(tmp_path / "instances.json", json.dumps(content))
-    one(check(tmp_path), f"{path}, annotation 5: expected a box inside its image")
+    one(check(tmp_path), f"{path}, image 1: width and height are missing, or no whole numbers")
 
 
 def test_plain_text(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from groundling.models.loading import _check_shards
 from groundling.prediction.description import tokenizer_sha256
 from groundling.prediction.predictions import read_predictions
 from groundling.stats import finished_runs
-from groundling.studies.knowledge.coda import read_coda
+from groundling.studies.knowledge.visual_facts import read_coda
 from groundling.tasks.flickr_entities import images
 from groundling.tasks.glue import RTE
 from groundling.tasks.vcr import objects_of

@@ -15,8 +15,8 @@ from homes import STEPS, Counting, Killed, digests, dying, log_of, never, traini
 from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
-from groundling.checks.names import arm_of
 from groundling.cli import main
+from groundling.command.names import arm_of
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting

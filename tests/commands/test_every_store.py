@@ -10,6 +10,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+import standins
+import torch
 import vcr_files
 from builders.photos import resnet
 from builders.regions import lxmert
@@ -73,10 +75,12 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
     student(folder / "bert")
     resnet(folder / "cnn")
     put(folder / "regions.tsv", "".join(lxmert(n, 40, 40) for n in (*FLICKR, *STILLS)))
-    look = ["--images", str(photos), "--backbone", models["vit"], "--cpu"]
+    torch.manual_seed(0)
+    vit, detr = standins.backbone(folder / "vit"), standins.detector(folder / "detr")
+    look = ["--images", str(photos), "--backbone", str(vit), "--cpu"]
     made = {
         "grid": [*look, "--grid", "2"],
-        "detector": [*look, "--detector", models["detr"], "--least", "2", "--most", "3"],
+        "detector": [*look, "--detector", str(detr), "--least", "2", "--most", "3"],
         "boxes": [*look, "--boxes", str(folder / "boxes.json")],
         "imported": ["--imports", str(folder / "regions.tsv")],
         "segments": [*look, "--boxes", str(photos)],
@@ -87,7 +91,7 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
         own = folder / f"only-{name}"
         for one in some:
             put(own / f"{one}.jpg", (photos / f"{one}.jpg").read_bytes())
-        flags = ["--images", str(own), "--backbone", models["vit"], "--cpu", "--grid", "2"]
+        flags = ["--images", str(own), "--backbone", str(vit), "--cpu", "--grid", "2"]
         assert main(["regions", *flags, "--out", str(folder / name)]) == 0
     return folder
 

@@ -14,11 +14,11 @@ import yaml
 
 import groundling
 from groundling.cli import main
+from groundling.command import COMMANDS
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
-from groundling.commands.push.run import DEFAULTS
 from groundling.core.errors import InputError
 from groundling.runs.cards import card, command
 from groundling.settings.training import Sharing
@@ -100,11 +100,12 @@ def test_a_hub_id_is_named_as_the_base(place: Path, tmp_path: Path, hub: hubs.Hu
     assert "--student google-bert/bert-base-uncased" in hub.cards["me/bert"]
 
 
-@pytest.mark.parametrize("kind", DEFAULTS)
+@pytest.mark.parametrize("kind", ["adapt", "finetune", "pretrain", "teach"])
 def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
-    own, training = DEFAULTS[kind]
-    settings = {**asdict(own), "train": asdict(training)}
-    run = {"kind": kind, "config": settings, "inputs": {}, "versions": {}, "commit": "none"}
+    settings = COMMANDS[kind].settings
+    own, training = settings["_own"], settings["_train"]
+    told = {**asdict(own), "train": asdict(training)}
+    run = {"kind": kind, "config": told, "inputs": {}, "versions": {}, "commit": "none"}
     text = card("me/it", tmp_path, json.loads(json.dumps(run)), {"steps": 3}, (own, training))
     assert f"```\ngroundling {kind}\n```" in text
     assert "`hf download me/it --local-dir FOLDER`" in text and "- steps: 3" in text
@@ -178,7 +179,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
     hub.known = False
     assert main(words) == 2
     assert "no token found); log in with `hf auth login`" in capsys.readouterr().err
-    monkeypatch.setattr("groundling.checks.sharing.is_there", lambda: False)
+    monkeypatch.setattr("groundling.models.hub.is_there", lambda: False)
     assert main(words) == 2
     assert "the hub does not answer" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -201,7 +202,7 @@ def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.H
     (tmp_path / "other/config.json").write_text(settings.replace('"adapt"', '"regions"'))
     for name, message in (
         ("half", "has not finished, there is no result.json"),
-        ("other", "expected the run folder of adapt, teach, pretrain, finetune"),
+        ("other", "expected the run folder of adapt, finetune, pretrain, teach"),
         ("nowhere", "no such folder"),
     ):
         with pytest.raises(InputError, match=message):

@@ -417,8 +417,8 @@ def test_the_most_special_seeds_count(
             r'\[variants\."two"\]\.tune: seeds = 2; every variant has the',
         ),
         (("seeds = 1", "seeds = 0"), r"s\.toml: seeds = 0, expected at least 1"),
-        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: --seeds = -1, expected at least 1"),
-        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: --seeds = 0, expected at least 1'),
+        (("[tune]", "[tune]\nseeds = -1"), r"\[tune\]: seeds = -1, expected at least 1"),
+        (("seeds = 3", "seeds = 0"), r'\[tasks\."glue/rte"\]: seeds = 0, expected at least 1'),
     ],
 )
 def test_seeds_that_would_be_ignored_are_refused(

@@ -4,13 +4,14 @@ from pathlib import Path
 
 import pytest
 import toys
+from builders.corpora import corpus
 from homes import coco, put
 from tokenizers import Tokenizer
 
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import files
-from groundling.data.corpora.files import blocks, corpus, fitting, lines
+from groundling.data.corpora.files import blocks, fitting, lines
 from groundling.data.corpora.weighted_files import named_folder
 from groundling.data.samples import TextInput, TextSamples, backend
 from groundling.data.text.lexicon import Lexicon

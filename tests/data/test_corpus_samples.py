@@ -14,13 +14,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import toys
+from builders.corpora import corpus
 from homes import put
 from tokenizers import AddedToken, Tokenizer
 
 from groundling.core.batch import Row, Sample
 from groundling.core.errors import InputError
 from groundling.data.corpora import files, prepared
-from groundling.data.corpora.files import corpus, full_blocks, plain_lines
+from groundling.data.corpora.files import full_blocks, plain_lines
 from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
 from groundling.data.corpora.weighted_files import weighted_files
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend

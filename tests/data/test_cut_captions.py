@@ -11,6 +11,7 @@ import homes
 import numpy as np
 import pytest
 import torch
+from builders.corpora import corpus
 from homes import put
 from torch import Tensor
 
@@ -18,7 +19,6 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, Sample
 from groundling.data.corpora import prepared
-from groundling.data.corpora.files import corpus
 from groundling.data.corpora.prepared import corpus_samples
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
 from groundling.objectives import Objective

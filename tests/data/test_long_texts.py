@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import toys
 from builders.commands import adapting_with
+from builders.corpora import corpus
 from homes import STEPS, never, put, rte, words
 
 from groundling.commands.adapt import COMMAND as adapt
@@ -17,7 +18,6 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.corpora.files import corpus
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.loading import load_tokenizer
 from groundling.settings.fields import configured

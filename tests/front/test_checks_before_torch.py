@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import groundling
-from groundling.checks.inputs import check_inputs
-from groundling.checks.names import facts_of, offered
 from groundling.cli import COMMANDS
+from groundling.command.inputs import check_inputs
+from groundling.command.names import facts_of, offered
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.documented import fields_told
 from groundling.core.errors import InputError

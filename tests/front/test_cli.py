@@ -19,11 +19,11 @@ from builders.flags import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
+from groundling.command.flags import parsed
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.find import outside
-from groundling.flags import parsed
 from groundling.settings.fields import configured
 from groundling.settings.training import Sharing, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig
@@ -305,11 +305,12 @@ def test_under_torchrun_only_the_first_process_speaks(
 
 
 def test_an_interrupted_run_says_how_to_go_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     def interrupted(*_: object) -> dict:
         raise KeyboardInterrupt
 
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
     monkeypatch.setattr("groundling.command.Command.call", interrupted)
     assert main(["adapt"]) == 130

@@ -11,8 +11,8 @@ import homes
 import pytest
 
 import groundling
-from groundling.checks.names import arm_of, check_teacher
 from groundling.cli import COMMANDS, main
+from groundling.command.names import arm_of, check_teacher
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig

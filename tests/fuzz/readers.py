@@ -31,10 +31,10 @@ from PIL import Image
 
 from groundling.check.places import Flags
 from groundling.cli import main
+from groundling.commands import push
 from groundling.commands.adapt.retention import read_pairs
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.result import summary
-from groundling.commands.push import run as push
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.find import named
@@ -43,7 +43,7 @@ from groundling.data.captions.captions import caption_lines, keep_listed, read_c
 from groundling.data.captions.samples import decode
 from groundling.data.corpora.files import lines
 from groundling.data.corpora.prepared import corpus_samples
-from groundling.data.regions.detections import read_detections
+from groundling.data.regions.coco_boxes import read_detections
 from groundling.data.regions.imports import ImageNames, import_regions
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.vcr_objects import metadata
@@ -78,7 +78,7 @@ from groundling.studies.clip_td.wordnet import WordNet
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
-from groundling.studies.worlds.linear_probes import read_nouns
+from groundling.studies.worlds.probe import read_nouns
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.word_counts import (
     Grounding,

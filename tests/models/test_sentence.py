@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from groundling.checks.names import arm_of
+from groundling.command.names import arm_of
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt.retention import agreement, read_pairs

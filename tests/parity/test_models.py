@@ -447,9 +447,8 @@ def test_every_pair_takes_a_step(name, teacher, student, tower):
     model = CrossModal(text, clip)
     sizes = model.sizes._replace(teacher=clip.width)
     inputs = TextInput(text.tokenizer, text.max_length), WindowInput(pieces, clip.window)
-    data = TeacherDataset(
-        TextSamples(toys.examples(8), *inputs), ClipTextTeacher(clip, pieces), FeatureCache()
-    )
+    texts = TextSamples(toys.examples(8), *inputs)
+    data = TeacherDataset(texts, ClipTextTeacher(clip, pieces), FeatureCache())
     clip.requires_grad_(True)
     objectives = [
         Match(sizes),

@@ -25,13 +25,13 @@ from PIL import Image
 from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
+from groundling.commands import predict as predicting
 from groundling.commands.evaluate import COMMAND as evaluate
 from groundling.commands.evaluate import EvaluateConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
-from groundling.commands.predict import run as predicting
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError

@@ -7,7 +7,7 @@ from pathlib import Path
 import homes
 import pytest
 
-from groundling.checks.inputs import weights
+from groundling.command.inputs import weights
 from groundling.commands.finetune.baselines import all_alike
 from groundling.core.errors import InputError
 from groundling.prediction.seeds import chosen

@@ -19,7 +19,7 @@ from standins import PHOTOS
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.commands.push.run import _card, _described
+from groundling.commands.push import _card, _described
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.runs.folder import (

@@ -20,7 +20,7 @@ from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.core.forms import Pick
-from groundling.data.regions.detections import read_detections
+from groundling.data.regions.coco_boxes import read_detections
 from groundling.tasks import Task, refcoco, vcr
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions
 from groundling.tasks.refcoco import (

@@ -605,13 +605,13 @@ def test_shards_that_another_rank_did_not_write_are_filled(place, tmp_path, monk
     some = [Example(f"m{n}", text) for n, text in enumerate(toys.sentences()[:9])]
     TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "whole"))
     shutil.copytree(tmp_path / "whole", tmp_path / "cut")
-    for path in of(tmp_path / "cut", "clip_texts").glob("*00001*"):
+    for path in of(tmp_path / "cut", "clip").glob("*00001*"):
         path.unlink()
-    (of(tmp_path / "cut", "clip_texts") / "manifest.json").unlink()
+    (of(tmp_path / "cut", "clip") / "manifest.json").unlink()
     few = TeacherDataset(samples(some[:2]), teacher(place, **one), FeatureCache(shutil.copytree(
         tmp_path / "cut", tmp_path / "few"
     )))  # fmt: skip
-    assert len(few) == 2 and len(ShardStore(of(tmp_path / "few", "clip_texts"))) == 7
+    assert len(few) == 2 and len(ShardStore(of(tmp_path / "few", "clip"))) == 7
     TeacherDataset(samples(some), teacher(place, **one), FeatureCache(tmp_path / "cut"))
     assert digests(tmp_path / "cut") == digests(tmp_path / "whole")
 
@@ -939,7 +939,7 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     assert not (tmp_path / "alone/teacher").exists()
 
 
-def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
+def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
     homes.text(tmp_path / "text.txt", 12)
     config = configured(
         AdaptConfig,
@@ -953,7 +953,11 @@ def test_adapting_on_text_alone_needs_no_images(tune, tmp_path):
     with pytest.raises(
         InputError, match=r"nothing reads --teacher-images .*photos; name an objective"
     ):
-        adapt(changed(config, arm="l1", teacher_images="photos"), BRIEF, tmp_path / "idle")
+        adapt(
+            changed(config, arm="l1", teacher_images=str(place / "photos")),
+            BRIEF,
+            tmp_path / "idle",
+        )
     result = adapt(config, BRIEF, tmp_path / "out")
     assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
 

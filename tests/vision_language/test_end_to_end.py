@@ -401,7 +401,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
         ({"images": ""}, "this model reads pixels; pass --images FOLDER"),
         ({"regions": ""}, "needs --regions STORE, too"),
         ({"model": str(tmp_path / "bert")}, "this model reads no regions"),
-        ({"images": str(tmp_path / "none")}, "none: no such image folder"),
+        ({"images": str(tmp_path / "none")}, "none: no such folder"),
     ):
         with pytest.raises(InputError, match=message):
             finetune(changed(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]

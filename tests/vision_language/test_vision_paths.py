@@ -303,7 +303,7 @@ def test_what_each_model_sees_of_an_image(
         texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = named("tasks", Task, "snli-ve")
         inputs = regions_of(config, task)
-        (sample,) = seen({"dev": texts}, student, task, inputs, ["train"])["dev"].get([0], ())
+        (sample,) = seen({"dev": texts}, student, task, inputs)["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.checks.names import Arm, arm_of, check_inner
 from groundling.command import SHARED, Command
+from groundling.command.names import Arm, arm_of, check_inner
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted_files
 from groundling.runs.leaves import Inputs, RunFolder

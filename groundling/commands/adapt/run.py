@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from groundling.checks.names import Arm, arm_of
+from groundling.command.names import Arm, arm_of
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.parts import learned, length_note, match_by_length
 from groundling.commands.adapt.reading import Reading, reading_of

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
+from groundling.command.names import check_inner, check_parts, check_teacher
 from groundling.core.errors import InputError
 from groundling.models.folders import is_adapter
 from groundling.runs.leaves import Inputs, RunFolder
@@ -227,6 +227,12 @@ def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
     }
 
 
+def reads(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
+    """Of what a new vision-language model's CNN is made."""
+    is_new = config.regions.images and config.join
+    return {"--backbone": config.pixels.backbone} if is_new else {}
+
+
 def makes(config: FinetuneConfig, training: TrainConfig) -> Sequence[str]:
     """What a run leaves."""
     if not config.save_model:
@@ -247,5 +253,6 @@ COMMAND = Command(
     "runs/rte",
     common="model task data text label image regions seeds epochs batch lr cpu",
     rules=check,
+    reads=reads,
     leaves=RunFolder(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
 )

@@ -6,11 +6,9 @@ import torch
 
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.examples import Splits
-from groundling.commands.finetune.samples import learned_from
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
 from groundling.core.keyed import seed_of
-from groundling.data.regions.inputs import RegionInputs
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.crossmodal import CrossModal
@@ -41,8 +39,11 @@ def text_encoder_of(student: Student) -> TextEncoder | None:
     return student.text if isinstance(student, CrossModal | SingleStream) else None
 
 
-def student_of(config: FinetuneConfig, seed: int, task: Task, inputs: RegionInputs) -> Student:
-    """The model, whose new join is as wide as the features of the stores; raises InputError if they do not fit."""
+def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -> Student:
+    """The model, whose new join is as wide as the features of the `store` that it learns from, if there is one.
+
+    Raises InputError if they do not fit.
+    """
     if config.adapting.adapter != "none":
         torch.manual_seed(seed_of(seed, "init", "adapter"))
         return ClipAdapter(load_base(config.model), config.adapting)
@@ -67,7 +68,6 @@ def student_of(config: FinetuneConfig, seed: int, task: Task, inputs: RegionInpu
             )
         return student
     torch.manual_seed(seed_of(seed, "init", "join"))
-    store = learned_from(inputs, task, config)
     if store is None:
         return join_to(student, config.join, 1)
     return _joined(student, config, store)

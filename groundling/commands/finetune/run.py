@@ -26,8 +26,8 @@ from groundling.commands.finetune.examples import Splits, read_splits, task_of, 
 from groundling.commands.finetune.model import head_of, student_of, text_encoder_of
 from groundling.commands.finetune.result import about, mixed, summary
 from groundling.commands.finetune.samples import (
+    check_sees,
     lacking,
-    learned_from,
     learning_from,
     regions_of,
     samples_of,
@@ -95,8 +95,10 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     def one_seed(part: Part, seed: int) -> dict[str, Any]:
         nonlocal splits, teacher_set
         splits = splits or read_splits(task, config)
-        student = student_of(config, seed, task, inputs)
-        teacher_set = teacher_set or _teacher_set(student, task, config, run, training.seed, inputs)
+        student = student_of(config, seed, inputs.learned)
+        teacher_set = teacher_set or _teacher_set(
+            student, task, config, run, training.seed, inputs.learned
+        )
         return one_run(
             student, task, splits, replace(training, seed=seed), part, config, teacher_set, inputs
         )
@@ -134,13 +136,16 @@ def one_run(
     """
     teacher_set = teacher_set or TeacherSet()
     inputs = inputs or regions_of(config, task)
-    store = learned_from(inputs, task, config)
+    check_sees(student, task, inputs, config.model)
+    store = inputs.learned
     torch.manual_seed(seed_of(training.seed, "init", task.name))
     head = head_of(student, task, splits, config)
     loss = "" if config.head_loss == "paper" else config.head_loss
     objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
     student.word_embeddings().requires_grad_(not config.freeze_words)
-    samples, teachers = samples_of(splits, head, student, task, config, teacher_set, inputs)
+    samples, teachers = samples_of(
+        splits, head, student, task, inputs, teacher_set, config.max_length
+    )
     given = _given(student, config, objective.form, store)
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
     objectives = [objective, *_beside(student, task, given, config, training.seed)]
@@ -214,12 +219,17 @@ def _evaluated(
 
 
 def _teacher_set(
-    student: Student, task: Task, config: FinetuneConfig, run: Run, seed: int, inputs: RegionInputs
+    student: Student,
+    task: Task,
+    config: FinetuneConfig,
+    run: Run,
+    seed: int,
+    store: SeveralStores | None,
 ) -> TeacherSet:
     """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
     if isinstance(student, ClipAdapter):
         return adapter_teacher_set(student.base, config.targeted, run.state.device, run.folder)
-    given = _given(student, config, task.form, learned_from(inputs, task, config))
+    given = _given(student, config, task.form, store)
     return load_teacher_set(
         config.teacher, config.objectives, given, run.state.device, run.folder, seed
     )

@@ -37,10 +37,25 @@ def regions_of(config: FinetuneConfig, task: Task) -> RegionInputs:
         config.regions,
         splits,
         f"split of {task.name}",
+        learned=config.train_splits or (task.train,),
         blind=config.blind,
         flip=config.pixels.flip,
         called=UNTIED,
     )
+
+
+def check_sees(student: Student, task: Task, inputs: RegionInputs, source: str) -> None:
+    """Raises InputError if the task asks for regions and there are none, or the model of `source` reads no such."""
+    if not inputs.settings.regions:
+        if task.mark is not None:
+            raise InputError(f"{task.name} asks for regions; pass --regions STORE")
+        return
+    if not isinstance(student, SingleStream):
+        raise InputError(
+            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --join uniter makes one that "
+            "does of a BERT, and a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
+        )
+    inputs.check_pixels(student, source)
 
 
 def samples_of(
@@ -48,27 +63,20 @@ def samples_of(
     head: TaskHead,
     student: Student,
     task: Task,
-    config: FinetuneConfig,
-    teacher_set: TeacherSet,
     inputs: RegionInputs,
+    teacher_set: TeacherSet,
+    max_length: int,
 ) -> tuple[dict[str, Samples], list[Teacher]]:
-    """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop.
-
-    Raises InputError if the task cannot do without regions, and there are none.
-    """
+    """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop."""
     asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
-    texts, teachers = _taught(asked, student, task, config, teacher_set)
-    if not inputs.settings.regions:
-        if task.mark is not None:
-            raise InputError(f"{task.name} asks for regions; pass --regions STORE")
+    texts, teachers = _taught(asked, student, task.train, teacher_set, max_length)
+    if not (inputs.settings.regions and isinstance(student, SingleStream)):
         return texts, teachers
-    model = reader_of(student, inputs, config.model)
     mirror = texts[task.train]
-    if head.turns_words and inputs.flip and inputs.looks(model):
+    if head.turns_words and inputs.flip and inputs.looks(student):
         turned = {task.train: _of_mirrored(asked[task.train], task.form)}
-        mirror = _taught(turned, student, task, config, teacher_set)[0][task.train]
-    learned = learned_splits(task, config)
-    return seen(texts, model, task, inputs, learned, head.apart, mirror), teachers
+        mirror = _taught(turned, student, task.train, teacher_set, max_length)[0][task.train]
+    return seen(texts, student, task, inputs, head.apart, mirror), teachers
 
 
 def seen(
@@ -76,20 +84,19 @@ def seen(
     model: SingleStream,
     task: Task,
     inputs: RegionInputs,
-    learned: Sequence[str],
     apart: bool = False,
     mirror: Samples | None = None,
 ) -> dict[str, Samples]:
-    """Texts of every split with what the model sees of their images; the training split is those that are `learned`.
+    """Texts of every split with what the model sees of their images; the training split is all that is learned from.
 
     `apart` and `mirror` as `TaskHead` and `RegionInputs.samples` have them. Raises InputError for other regions.
     """
     samples = {}
     for split, some in texts.items():
         learns = split == task.train
-        names = learned if learns else [split]
         if learns:
-            inputs.check_together(names, some)
+            inputs.check_together(some)
+        names = inputs.learns if learns else (split,)
         inputs.check(model, *names)
         mark = task.mark_to_learn or task.mark if learns else task.mark
         asks = Seeing(mark=mark, phrases=task.form.reads == "phrase", apart=apart)
@@ -99,44 +106,21 @@ def seen(
 
 
 def _taught(
-    splits: Splits, student: Student, task: Task, config: FinetuneConfig, teacher_set: TeacherSet
+    splits: Splits, student: Student, train: str, teacher_set: TeacherSet, max_length: int
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Texts of every split, and the teachers to be asked in the loop.
 
-    A teacher stands beside the training split alone; the CLIP that an adapter stands on beside every split.
+    A teacher stands beside the split `train` alone; the CLIP that an adapter stands on beside every split.
     """
-    text, clip = student.inputs(config.max_length)
+    text, clip = student.inputs(max_length)
     samples: dict[str, Samples] = {
         split: TextSamples(examples, text, clip) for split, examples in splits.items()
     }
-    taught = samples if isinstance(student, ClipAdapter) else [task.train]
+    taught = samples if isinstance(student, ClipAdapter) else [train]
     wrapped = {split: teacher_set.wrap(samples[split]) for split in taught}
     samples |= {split: some for split, (some, _) in wrapped.items()}
-    _, teachers = wrapped[task.train]
+    _, teachers = wrapped[train]
     return samples, teachers
-
-
-def reader_of(student: Student, inputs: RegionInputs, source: str) -> SingleStream:
-    """The model, if it reads regions, and pixels where --images has them; raises InputError if not."""
-    if not isinstance(student, SingleStream):
-        raise InputError(
-            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --join uniter makes one that "
-            "does of a BERT, and a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
-        )
-    inputs.check_pixels(student, source)
-    return student
-
-
-def learned_splits(task: Task, config: FinetuneConfig) -> tuple[str, ...]:
-    """The splits that are learned from."""
-    return config.train_splits or (task.train,)
-
-
-def learned_from(inputs: RegionInputs, task: Task, config: FinetuneConfig) -> SeveralStores | None:
-    """The stores of all splits that are learned from; None without --regions."""
-    if not inputs.settings.regions:
-        return None
-    return inputs.stores(*learned_splits(task, config))
 
 
 def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.checks.names import check_inner, check_parts, check_teacher
 from groundling.command import SHARED, Command
+from groundling.command.names import check_inner, check_parts, check_teacher
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted, weighted_files
 from groundling.runs.leaves import Inputs, RunFolder
@@ -148,6 +149,11 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     check_inner(config.inner, config.adversarial)
 
 
+def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
+    """Of what a new model's CNN is made."""
+    return {"--backbone": config.pixels.backbone} if config.regions.images else {}
+
+
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
@@ -180,5 +186,6 @@ COMMAND = Command(
     "--captions my_captions.tsv --out runs/seen",
     common="model student regions captions task data steps epochs batch lr seed cpu",
     rules=check,
+    reads=reads,
     leaves=RunFolder(inputs, makes=["model"]),
 )

@@ -72,7 +72,8 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
     inner = inner_step(config.inner, config.adversarial)
     corpora = _corpora(config)
-    inputs, store = _stores(config, corpora)
+    inputs = _regions(config, corpora)
+    store = inputs.stores(*inputs.learns)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, inputs, store)
     design = design_of(model, config.model)
@@ -149,23 +150,27 @@ def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) ->
     )
 
 
-def _stores(
-    config: PretrainConfig, corpora: Sequence[_Corpus]
-) -> tuple[RegionInputs, SeveralStores]:
-    """The stores of all captions, and of those that are learned from; raises InputError if they do not go together."""
+def _regions(config: PretrainConfig, corpora: Sequence[_Corpus]) -> RegionInputs:
+    """The stores and photos of all captions; raises InputError if they do not go together."""
     names = _names(corpora)
     held = _held_config(config)
     every = dict.fromkeys([*names, *_names(_corpora(held or config))])
-    flip = config.pixels.flip
-    inputs = RegionInputs(config.regions, every, "file of captions", flip=flip, called=UNTIED)
+    inputs = RegionInputs(
+        config.regions,
+        every,
+        "file of captions",
+        learned=names,
+        flip=config.pixels.flip,
+        called=UNTIED,
+    )
     inputs.stores(*every)
-    return inputs, inputs.stores(*names)
+    return inputs
 
 
 def _model(config: PretrainConfig, inputs: RegionInputs, store: SeveralStores) -> SingleStream:
     """The model, which knows what made the regions that it is trained with."""
     model = _started(config, store)
-    inputs.check(model, *_names(_corpora(config)))
+    inputs.check(model, *inputs.learns)
     model.regions_from = store.facts
     return model
 

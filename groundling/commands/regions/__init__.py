@@ -76,6 +76,15 @@ def _numbered(name: str, paths: Sequence[str]) -> dict[str, str]:
     return {f"{name}:{number}" if number else name: path for number, path in enumerate(paths)}
 
 
+def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
+    """What finds boxes and makes features."""
+    if config.imports:
+        return {}
+    extraction, finding = config.extraction, config.extraction.finding
+    detects = not finding.grid and (extraction.also_detected or not extraction.boxes)
+    return {**({"--detector": finding.detector} if detects else {}), "--backbone": finding.backbone}
+
+
 def told(config: RegionsConfig) -> Mapping[str, object]:
     """Settings on which results depend, and the bytes of files that are imported, in place of their hashes."""
     settings = {one.name: vars(group)[one.name] for group, one in flat(config)}
@@ -94,5 +103,6 @@ COMMAND = Command(
     common="images grid boxes imports detector backbone batch processes cpu",
     positional=("--images",),
     rules=check,
+    reads=reads,
     leaves=RunFolder(inputs, told=told, patience=PATIENCE),
 )

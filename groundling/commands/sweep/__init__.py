@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated
 
 from groundling.command import Command
@@ -33,6 +34,15 @@ of your own file has `data`, `text` and `label` in its table, as `finetune` has 
     """Run everything in a minute, two steps a job, on small stand-ins for the data and weights that the file names."""
 
 
+def check(config: SweepConfig, out: str | Path) -> None:
+    """Raises InputError for a mistake in the file, and for data that is missing, before anything runs."""
+    from groundling.commands.sweep.run import check_runs, read
+
+    what = read(config, Path(out))
+    if not config.plan and not config.miniature:
+        check_runs(what, Path(out))
+
+
 COMMAND = Command(
     "sweep",
     "a list of runs over variants, tasks and seeds; does what is missing",
@@ -42,6 +52,6 @@ COMMAND = Command(
     example="groundling sweep --file sweeps/xdbert.toml --plan",
     common="file table rows seeds processes plan miniature",
     speaks=True,
-    rules="groundling.commands.sweep.run:check",
+    rules=check,
     leaves=Runs(),
 )

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from groundling.checks.task_names import TASKS
+from groundling.command.names import TASKS
 from groundling.commands.sweep.parts import (
     PRETRAIN_OF,
     PRETRAININGS,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.command import Command, commands
+from groundling.command import COMMANDS, Command
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
@@ -27,12 +27,12 @@ MAKERS = ("regions", "finetune")
 
 def command_of(word: str) -> Command:
     """The command that a sweep's file calls so: `adapt`, or `partition`, which makes data."""
-    return commands().get(DATA + word) or commands()[word]
+    return COMMANDS.get(DATA + word) or COMMANDS[word]
 
 
 def makers() -> Sequence[str]:
     """What a sweep's file calls the commands that a `[data.NAME]` may be made by."""
-    data = [name.removeprefix(DATA) for name, one in commands().items() if _makes_data(one)]
+    data = [name.removeprefix(DATA) for name, one in COMMANDS.items() if _makes_data(one)]
     return [*MAKERS, *data]
 
 

@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from groundling.checks.inputs import check_inputs
-from groundling.checks.names import arm_of
+from groundling.command.names import arm_of
 from groundling.commands.sweep import SweepConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.miniature import small, stand_in
@@ -34,20 +33,13 @@ from groundling.runs.work import Work
 from groundling.stats.published import published as reported
 
 
-def check(config: SweepConfig, out: str | Path) -> None:
-    """Raises InputError for a mistake in the file, and for data that is missing, before anything runs."""
-    what = _read(config, Path(out))
-    if not config.plan and not config.miniature:
-        check_runs(what, Path(out))
-
-
 def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
     """The sweep of a TOML file, all of it or one table's; `--seeds` overrides the file's, those of single tasks too.
 
     With `plan` nothing is run, but printed and written to `plan.json`; with `miniature` everything is run on small
     stand-ins.
     """
-    what = _read(config, work.out)
+    what = read(config, work.out)
     if config.plan:
         plan = Plan(what, steps_of(what, work.out), config.seconds_per_step)
         print("\n".join(plan.lines()))
@@ -62,7 +54,7 @@ def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
     return run_all(what, steps, work.out, config.processes)
 
 
-def _read(config: SweepConfig, out: Path) -> Sweep:
+def read(config: SweepConfig, out: Path) -> Sweep:
     """What of the file is wanted."""
     what = read_sweep(config.file)
     check_notes(steps_of(what, out), what)
@@ -142,7 +134,8 @@ def check_runs(what: Sweep, out: Path) -> None:
         raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
     for step in steps:
         try:
-            check_inputs(step.settings[0], later=lambda word: _is_made(word, out))
+            values = values_of(step.settings, step.out)
+            command_of(step.command).check_there(values, later=lambda word: _is_made(word, out))
         except InputError as error:
             raise InputError(f"{step.name}: {error}") from None
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.checks.task_names import TOLD
+from groundling.command.names import TOLD
 from groundling.commands.sweep.fits import check_folders
 from groundling.commands.sweep.parts import (
     PRETRAIN_OF,

@@ -9,19 +9,15 @@ import gzip
 import importlib
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby, islice
-from operator import itemgetter
+from itertools import islice
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, Literal, NamedTuple, TypeVar, cast
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from tokenizers import Tokenizer
-from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Example
 from groundling.core.errors import InputError, first_line, reading
 from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
-from groundling.data.samples import backend, thinned
 from groundling.data.tables import OWN
 from groundling.data.text.lexicon import Lexicon
 
@@ -186,51 +182,6 @@ def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
     every = iter(items)
     while some := list(islice(every, count)):
         yield some
-
-
-def corpus(
-    paths: Sequence[str | Path],
-    form: Literal["lines", "blocks"],
-    tokenizer: PreTrainedTokenizerBase,
-    max_length: int,
-    limit: int = 0,
-    wanted: Wanted = EVERYTHING,
-) -> list[Example]:
-    """Examples of one or more text files, captions with their images.
-
-    The ids are `file:number` of a line, a caption or a block, counted from 0, and `file:number.part` where a line or a
-    caption is cut: however others are cut, a line keeps its number. A block is of several captions, and has no image.
-
-    Args:
-        paths: text files or caption files, see `lines`.
-        form: every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`).
-        tokenizer: the text encoder's, a fast one.
-        max_length: most pieces of an example, special tokens counted.
-        limit: keep at most so many examples, evenly spaced; 0: all.
-        wanted: which captions of caption files.
-
-    Raises:
-        InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
-    """
-    each = wanted_of(paths, wanted)
-    engine = backend(tokenizer)
-    pieces = room_of(engine, max_length)
-    lexicon = Lexicon(engine)
-    examples: list[Example] = []
-    for name, path, own in zip(names_of(paths), paths, each, strict=True):
-        read = list(texts_in(path, own))
-        texts = [line.text for line in read]
-        if form == "blocks":
-            blocks_of_it = enumerate(full_blocks(texts, lexicon, pieces))
-            examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
-            continue
-        for number, parts in groupby(fitting(texts, lexicon, pieces), key=itemgetter(0)):
-            image = read[number].image
-            own_parts = [text for _, text in parts]
-            for part, text in enumerate(own_parts):
-                name_of_it = line_id(name, number, part if len(own_parts) > 1 else None)
-                examples.append(Example(name_of_it, text, images=(image,) if image else ()))
-    return thinned(examples, limit)
 
 
 def room_of(engine: Tokenizer, max_length: int) -> int:

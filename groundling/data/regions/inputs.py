@@ -116,9 +116,12 @@ class RegionInputs:
         names: Collection[str] = (),
         what: str = "part",
         *,
+        learned: Sequence[str] = (),
         features: bool | None = None,
         blind: bool = False,
         flip: bool = False,
+        find: Find | None = None,
+        decode: bool = False,
         called: Called = FLAGS,
     ) -> None:
         """`settings` name the stores: STORE serves all, NAME=STORE what is called so; nothing is opened yet.
@@ -127,23 +130,26 @@ class RegionInputs:
             settings: stores, photos and limits.
             names: all that may be named, such as a task's splits.
             what: what messages call one of them.
+            learned: those of them that are learned from together.
             features: whether stores' features are read, and not boxes and classes alone; None: unless photos are given.
             blind: put zeros in place of what regions look like, and no pixels.
             flip: mirror half of the pictures that are learned from.
+            find: finds regions of photos that no store has.
+            decode: try every photo that is looked up before a model does, so that a broken one is told by its name.
             called: what messages call the settings.
 
         Raises InputError for a name that there is not.
         """
         self.settings = settings
         self.what = what
+        self.learns = tuple(learned)
+        """The names that are learned from together."""
         self.features = not settings.images if features is None else features
         self.blind = blind
         self.flip = flip
         self.called = called
-        self.find: Find | None = None
-        """Finds regions of photos that no store has."""
-        self.decode = False
-        """Try every photo that is looked up before a model does, so that a broken one is told by its name."""
+        self.find = find
+        self.decode = decode
         self.folders: dict[str, list[str]] = {}
         for word in settings.regions:
             name, folder = _parts(word)
@@ -184,17 +190,22 @@ class RegionInputs:
             self._open[folder] = whole_store(folder, self.features)
         return self._open[folder]
 
-    def check_together(self, names: Sequence[str], samples: Samples) -> None:
+    @property
+    def learned(self) -> SeveralStores | None:
+        """The stores of all that is learned from; None if there are no stores."""
+        return self.stores(*self.learns) if self.folders else None
+
+    def check_together(self, samples: Samples) -> None:
         """Raises InputError if two names that are learned from together have different regions of one image.
 
         Which of them a sample means could not be told once they are one.
         """
-        if len(names) < 2:
+        if len(self.learns) < 2:
             return
-        store = self.stores(*names)
-        parts = [self.stores(name) for name in names]
+        store = self.stores(*self.learns)
+        parts = [self.stores(name) for name in self.learns]
         for image in dict.fromkeys(image for images in samples.images for image in images):
-            for name, part in zip(names, parts, strict=True):
+            for name, part in zip(self.learns, parts, strict=True):
                 if image in part and part.holder(image) is not store.holder(image):
                     raise InputError(
                         f"--regions: image {image!r} is in {store.holder(image).folder}, but also in "

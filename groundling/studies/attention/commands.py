@@ -20,6 +20,9 @@ from groundling.settings.fields import (
 )
 from groundling.settings.inputs import Asking, CaptionColumns
 
+TITLE = "Attention: what the heads of vision-language models look at"
+"""Of these commands in help."""
+
 
 @dataclass(frozen=True)
 class Attending(Settings):
@@ -81,7 +84,7 @@ FIGURES = Command(
     "figures for papers from what `heads`, `syntax` and `modality` wrote",
     "groundling.studies.attention.figures:figures",
     {"_own": FiguresConfig()},
-    title="Attention: what the heads of vision-language models look at",
+    title=TITLE,
     example="groundling figures runs/heads --out runs/figures",
     common="results formats",
     positional=("--results",),
@@ -131,7 +134,7 @@ HEADS = Command(
     "which attention heads look where a phrase's own thing is: every head as a classifier",
     "groundling.studies.attention.heads:heads",
     {"_own": HeadsConfig()},
-    title="Attention: what the heads of vision-language models look at",
+    title=TITLE,
     example="groundling heads --model runs/uniter/model --data flickr30k --regions runs/store --out "
     "runs/heads",
     common="model data regions images task split active cpu",
@@ -240,7 +243,7 @@ LOOK = Command(
     "a page to look at: which regions a model's words attend to, head by head, on your own photo",
     "groundling.studies.attention.look:write_pages",
     {"_own": LookConfig()},
-    title="Attention: what the heads of vision-language models look at",
+    title=TITLE,
     example='groundling look runs/read --image pier.jpg --text "is it a dog ?" --out look.html',
     common="model image text data images regions heads cpu",
     positional=("--model",),
@@ -320,7 +323,7 @@ MODALITY = Command(
     "how much a model looks at, and depends on, text and image; before and after distillation",
     "groundling.studies.attention.modality:modality",
     {"_own": ModalityConfig()},
-    title="Attention: what the heads of vision-language models look at",
+    title=TITLE,
     example="groundling modality --model runs/seen/model --regions runs/store --data my_captions.tsv "
     "--out runs/modality",
     common="model data regions images other explained cpu",
@@ -399,7 +402,7 @@ SYNTAX = Command(
     "which attention heads look from a word to the thing of its syntactic neighbour",
     "groundling.studies.attention.syntax:syntax",
     {"_own": SyntaxConfig()},
-    title="Attention: what the heads of vision-language models look at",
+    title=TITLE,
     example="groundling syntax --model runs/visualbert/model --data flickr30k --parses spacy "
     "--regions runs/store --out runs/syntax",
     common="model data regions parses split labels cpu",
@@ -427,7 +430,7 @@ CAPTIONS = Command(
     "the captions that `syntax` reads, one a line, for a parser of your own",
     "groundling.studies.attention.syntax:write_captions",
     {"_own": CaptionsConfig()},
-    title="Attention: what the heads of vision-language models look at",
+    title=TITLE,
     example="groundling data captions flickr30k --split val --out captions.txt",
     common="data split unrelated",
     positional=("--data",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -85,7 +86,14 @@ def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet |
     if config.kind == "em" and wordnet is not None:
         return Editor(wordnet, config.least, config.longest).shifted(lines)
     if config.kind in ("advtop", "keeptop"):
-        losses = _losses(config, lines, run)
+        if config.losses:
+            losses = read_losses(Path(config.losses))
+        else:
+            models: dict[Part, str] = {
+                "answer": config.attack,
+                "rationale": config.attack_rationale,
+            }
+            losses = _attacked(models, config.max_length, lines, run)
         keep = config.keep if config.kind == "keeptop" else 0
         with told_of(config.losses or run.folder / LOSSES):
             return hidden(lines, losses, keep)
@@ -98,19 +106,18 @@ def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet |
     return with_pronouns(lines, rules[config.kind])
 
 
-def _losses(config: ShiftConfig, lines: list[Line], run: Run) -> dict[str, Losses]:
-    """The losses of a file, or of the attack models, which are written to a file first."""
-    if config.losses:
-        return read_losses(Path(config.losses))
-    sources: dict[Part, str] = {"answer": config.attack, "rationale": config.attack_rationale}
+def _attacked(
+    sources: Mapping[Part, str], max_length: int, lines: list[Line], run: Run
+) -> dict[str, Losses]:
+    """The losses of attack models, which are written to a file first; a part without a model has none."""
     rows: list[dict[str, Any]] = [{"annot_id": line.item.id} for line in lines]
     for part, source in sources.items():
         if not source:
             continue
-        attack = Attack(Path(source), part, config.max_length, run.state.device)
+        attack = Attack(Path(source), part, max_length, run.state.device)
         losses, cut = attack.losses(lines)
         if cut:
-            say_notes([f"{cut:,} texts of {part}s were cut to {config.max_length} pieces"])
+            say_notes([f"{cut:,} texts of {part}s were cut to {max_length} pieces"])
         for row, of_line in zip(rows, losses, strict=True):
             row[f"{part}_losses"] = of_line
     path = run.folder / LOSSES

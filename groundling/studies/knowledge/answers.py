@@ -1,32 +1,31 @@
-"""What an encoder answers when asked how a thing looks: by masked LM, by embedding, by Stroop probing."""
+"""What an encoder answers when asked how a thing looks: by masked LM, by embedding, by Stroop probing.
+
+Below them is what an encoder makes of words in the sentences around them: their states, and their word embeddings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import torch
 from accelerate import PartialState
+from torch import Tensor
+from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Row, Sample, collate, needed
+from groundling.core.batch import Example, Row, Sample, collate, needed
 from groundling.core.errors import InputError
-from groundling.models.clip import CLIP_LIKE
+from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.data.text.words import spans
+from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.models.saved_heads import start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.studies.knowledge.states import (
-    Part,
-    batches,
-    filled,
-    pieces_of,
-    reader_of,
-    samples_of,
-    whole,
-)
+from groundling.runs.progress import followed
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact
 
 FRAMES = ("{}", "there is a {} .")
@@ -40,6 +39,14 @@ Answers = list[dict[str, np.ndarray]]
 
 Notes = dict[str, str | list[str]]
 """What there is to know of the answers, by name: `head`, `several_pieces`, `unknown_pieces` of `fill_mask`."""
+BATCH = 64
+"""Texts run at a time."""
+T = TypeVar("T")
+SLOT = "{}"
+"""The place of the noun in a frame."""
+LAST = -1
+"""The layer whose output the encoder gives."""
+
 
 # -- by embedding ------------------------------------------------------------------------------------------------------
 
@@ -235,3 +242,210 @@ def _piece_notes(
         if text.tokenizer.unk_token_id in read.pieces:
             unknown.add(option)
     return {"several_pieces": sorted(several), "unknown_pieces": sorted(unknown)}
+
+
+# -- words and their states --------------------------------------------------------------------------------------------
+
+
+class Part(NamedTuple):
+    """A stretch of a text, in characters."""
+
+    text: str
+    start: int
+    stop: int
+
+    @property
+    def words(self) -> str:
+        """The stretch itself."""
+        return self.text[self.start : self.stop]
+
+
+def filled(frame: str, slot: str, word: str) -> Part:
+    """The word in the place of a frame's slot."""
+    start = frame.index(slot)
+    return Part(frame.replace(slot, word), start, start + len(word))
+
+
+def whole(prompt: str, word: str) -> Part:
+    """The whole prompt, filled with a word or, if that is empty, without its slot."""
+    text = " ".join(prompt.replace(MASK, word).split())
+    return Part(text, 0, len(text))
+
+
+def samples_of(
+    parts: Sequence[Part], text: TextInput | None, clip: WindowInput | None = None
+) -> list[Sample]:
+    """The parts' texts, tokenised for a text encoder or a CLIP text tower; raises InputError if one is too long."""
+    examples = [Example(part.text, part.text) for part in parts]
+    samples = TextSamples(examples, text, clip).get(range(len(examples)))
+    for sample in samples:
+        if sample.dropped:
+            raise InputError(
+                f"{sample.id!r} is {sample.dropped} pieces too long; raise --max-length, if the model can"
+            )
+    return samples
+
+
+def pieces_of(part: Part, row: Row) -> np.ndarray:
+    """Which pieces of a row belong to the words of a part, (T,) bool; raises InputError if none does."""
+    words = spans(part.text)
+    overlaps = (words[:, 0] < part.stop) & (words[:, 1] > part.start)
+    inside = np.isin(row.word, np.flatnonzero(overlaps))
+    if not inside.any():
+        raise InputError(f"{part.text!r}: the tokenizer makes no pieces of {part.words!r}")
+    return inside
+
+
+def batches(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The values in their order, `BATCH` at a time."""
+    for start in followed(range(0, len(values), BATCH), "texts", "batch"):
+        yield values[start : start + BATCH]
+
+
+class States(NamedTuple):
+    """Vectors of nouns, by noun."""
+
+    state: dict[str, np.ndarray]
+    """(D,): the mean over frames of the noun's state in each."""
+    words: dict[str, np.ndarray]
+    """(E,): the mean of its pieces' word embeddings, before any layer and without a sentence."""
+    unknown: list[str]
+    """Nouns with pieces that the tokenizer does not know."""
+
+
+class Reader(NamedTuple):
+    """How a model reads words in their sentences."""
+
+    samples: Callable[[Sequence[Part]], list[Sample]]
+    row: Callable[[Sample], Row]
+    """The pieces that the model itself reads."""
+    states: Callable[[Sequence[Part], Sequence[Sample]], list[Tensor]]
+    """A state (D,) on the CPU of each part."""
+    table: Tensor
+    """Word embeddings (vocabulary, E)."""
+    unknown: int | None
+    """The piece that stands for what the tokenizer does not know."""
+
+    def of(self, parts: Sequence[Part]) -> list[Tensor]:
+        """A state (D,) of each part; raises InputError if a text is too long, or has no pieces of its part."""
+        return self.states(parts, self.samples(parts))
+
+
+@torch.no_grad()
+def noun_states(
+    source: str | Path,
+    nouns: Sequence[str],
+    frames: Sequence[str],
+    layer: int = LAST,
+    max_length: int = 64,
+) -> States:
+    """States of nouns, each in every frame (a sentence with one `{}`).
+
+    Of a text encoder, the mean over the noun's own pieces of what `layer` puts out: 0 the embeddings before the first
+    layer, k the k-th layer, -1 the last. Of a CLIP-like tower always the text feature of the whole frame.
+
+    Raises InputError for a frame without a place for the noun, a layer that does not exist, a noun of which the
+    tokenizer makes no pieces, and a text of more than `max_length` pieces.
+    """
+    for frame in frames:
+        if frame.count(SLOT) != 1:
+            raise InputError(
+                f"--frames {frame!r}: expected a sentence with one {SLOT} for the noun"
+            )
+    if not frames:
+        raise InputError("--frames: expected at least one sentence with {} for the noun")
+    reader = reader_of(source, layer, max_length)
+    distinct = list(dict.fromkeys(nouns))
+    found = States({}, {}, [])
+    for some in batches(distinct):
+        by_frame = [reader.of([filled(frame, SLOT, noun) for noun in some]) for frame in frames]
+        _words(reader, some, frames[0], found)
+        for noun, *vectors in zip(some, *by_frame, strict=True):
+            found.state[noun] = torch.stack(vectors).mean(0).numpy()
+    return found
+
+
+def _words(reader: Reader, nouns: Sequence[str], frame: str, found: States) -> None:
+    """Add the nouns' word embeddings; of pieces as they are inside a sentence, where a space may be part of them."""
+    parts = [filled(frame, SLOT, noun) for noun in nouns]
+    for noun, part, sample in zip(nouns, parts, reader.samples(parts), strict=True):
+        row = reader.row(sample)
+        pieces = row.ids[pieces_of(part, row)]
+        found.words[noun] = reader.table[torch.from_numpy(pieces)].mean(0).numpy()
+        if reader.unknown in pieces:
+            found.unknown.append(noun)
+
+
+def reader_of(source: str | Path, layer: int = LAST, max_length: int = 64) -> Reader:
+    """What reads with a text encoder's `layer`, or with a CLIP-like tower, a hub id or folder.
+
+    A text encoder gives the mean of its states over a part's own pieces, special ones left out; a CLIP-like tower
+    always the text feature of the whole text (its end token). Raises InputError for a layer that does not exist.
+    """
+    is_tower = load_config(source).model_type in CLIP_LIKE
+    return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
+
+
+def _encoder(source: str | Path, layer: int, max_length: int) -> Reader:
+    device = PartialState().device
+    model = load_text_encoder(source).to(device).eval()
+    text_input, _ = model.inputs(max_length)
+    count = model.encoder.config.num_hidden_layers
+    if not LAST <= layer <= count:
+        raise InputError(
+            f"--layer {layer}: {source} has layers 0 to {count}, or {LAST} for the last"
+        )
+
+    def row(sample: Sample) -> Row:
+        return needed(sample.text, "text", "a state")
+
+    def states(parts: Sequence[Part], samples: Sequence[Sample]) -> list[Tensor]:
+        batch = collate(samples).to(device)
+        if layer == LAST:
+            out = needed(model(batch).text, "text", "a state")
+        else:
+            out = model.layers(batch)[layer]
+        means = []
+        for part, sample, padded in zip(parts, samples, out.float().cpu(), strict=True):
+            own = row(sample)
+            inside = torch.from_numpy(pieces_of(part, own))
+            means.append(padded[: len(own.ids)][inside].mean(0))
+        return means
+
+    return Reader(
+        samples=lambda parts: samples_of(parts, text_input),
+        row=row,
+        states=states,
+        table=model.word_embeddings().weight.float().cpu(),
+        unknown=model.tokenizer.unk_token_id,
+    )
+
+
+def _tower(source: str | Path, layer: int) -> Reader:
+    if layer != LAST:
+        raise InputError(
+            f"--layer {layer}: {source} is a CLIP-like tower, read at its end; leave --layer out"
+        )
+    device = PartialState().device
+    tower, tokenizer = load_clip_text(source)
+    tower.to(device).eval()
+    windows = WindowInput(tokenizer, tower.window, max_windows=1)
+
+    def states(_: Sequence[Part], samples: Sequence[Sample]) -> list[Tensor]:
+        batch = collate(samples).to(device)
+        _, features = tower(needed(batch.clip, "clip", "a state"))
+        return list(features.float().cpu())
+
+    return Reader(
+        samples=lambda parts: samples_of(parts, None, windows),
+        row=lambda sample: needed(sample.clip, "clip", "a state"),
+        states=states,
+        table=tower.table.float().cpu(),
+        unknown=_unknown(tokenizer),
+    )
+
+
+def _unknown(tokenizer: PreTrainedTokenizerBase) -> int | None:
+    """The piece for what a tower's tokenizer does not know; None if that is its end token, as OpenAI's CLIP has it."""
+    unknown: int | None = tokenizer.unk_token_id
+    return None if unknown == tokenizer.eos_token_id else unknown

@@ -15,10 +15,16 @@ from scipy.stats import kendalltau
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
 from groundling.runs.run import Run
-from groundling.studies.knowledge.answers import Answers, Notes, embedding, fill_mask, stroop
+from groundling.studies.knowledge.answers import (
+    Answers,
+    Notes,
+    embedding,
+    fill_mask,
+    noun_states,
+    stroop,
+)
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.studies.knowledge.linear import compared
-from groundling.studies.knowledge.states import noun_states
 from groundling.studies.knowledge.visual_facts import VisualFact, open_visual_facts
 from groundling.training.evaluation import Scores
 

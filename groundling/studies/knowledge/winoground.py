@@ -89,7 +89,10 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
     examples = read_winoground(config.data)
     sources = [config.model, *([config.other] if config.other else [])]
     kept = run.folder / "features"
-    found = [_found(config, source, examples, run.state.device, kept) for source in sources]
+    found = []
+    for source in sources:
+        match = _matcher(config, source, run.state.device, kept)
+        found.append(_found(source, match, examples))
     worth = np.concatenate([of_model.worth for of_model in found], 1)
     groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
     for number, example in enumerate(examples):
@@ -124,37 +127,25 @@ class _Found(NamedTuple):
     """(N, rules): 1 where a rule holds."""
 
 
-def _found(
-    config: WinogroundConfig,
-    source: str,
-    examples: Sequence[Winoground],
-    device: torch.device,
-    kept: Path,
-) -> _Found:
-    """What one of the models makes of the examples; `kept` is a folder for features."""
-    match: Matcher
+def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: Path) -> Matcher:
+    """What says how well a model of the two finds that caption and image fit; `kept` is a folder for features."""
     # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
     if config.regions and (source == config.model or is_single_stream(source)):
-        match = ByMatchHead(source, _looks_at(config), [TEST], device, config.max_length)
-    else:
-        match = ByCosine(source, _images(config), device, FeatureCache(kept))
+        regions = RegionInput(
+            config.regions, config.images, config.most_regions, other_regions=config.other_regions
+        )
+        looks_at = RegionInputs(regions, what="split of Winoground")
+        return ByMatchHead(source, looks_at, [TEST], device, config.max_length)
+    folder = Path(config.data)
+    beside = (folder.parent if folder.name == FILE else folder) / "images"
+    return ByCosine(source, config.images or str(beside), device, FeatureCache(kept))
+
+
+def _found(source: str, match: Matcher, examples: Sequence[Winoground]) -> _Found:
+    """What a model makes of the examples."""
     scores, cut = _scores(examples, match)
     told = {"model": source, "measure": match.measure, "cut_captions": cut}
     return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
-
-
-def _looks_at(config: WinogroundConfig) -> RegionInputs:
-    """The regions of the one split that there is."""
-    settings = RegionInput(
-        config.regions, config.images, config.most_regions, other_regions=config.other_regions
-    )
-    return RegionInputs(settings, what="split of Winoground")
-
-
-def _images(config: WinogroundConfig) -> str:
-    """The folder of the images: as given, or the one that the data set has them in."""
-    folder = Path(config.data)
-    return config.images or str((folder.parent if folder.name == FILE else folder) / "images")
 
 
 def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray, int]:

@@ -27,7 +27,7 @@ from groundling.core.batch import Batch, Example, Row, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.find import named
 from groundling.core.keyed import generator
-from groundling.data.corpora.files import corpus
+from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.samples import TextSamples, thinned
 from groundling.data.text.words import spans, stop_words
 from groundling.models.attention import AttentionMap, Place
@@ -75,7 +75,7 @@ def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
     return attention_report(
         a,
         b,
-        _texts(config, a),
+        _texts(config, a, run.folder),
         run.folder,
         names,
         max_length=config.max_length,
@@ -83,11 +83,14 @@ def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
     )
 
 
-def _texts(config: AttentionConfig, model: CrossModal) -> list[Example]:
+def _texts(config: AttentionConfig, model: CrossModal, out: Path) -> list[Example]:
     """Sentences of files, or the development examples of a task."""
     if not config.task:
-        longest = model.inputs(config.max_length)[0].max_length
-        return corpus(config.text, "lines", model.text.tokenizer, longest, config.max_texts)
+        text, _ = model.inputs(config.max_length)
+        place = place_of_stores(out)
+        samples = corpus_samples(config.text, "lines", text, place, limit=config.max_texts)
+        read = samples.get(range(len(samples)))
+        return [needed(one.example, "example", "a corpus") for one in read]
     task = named("tasks", Task, config.task)
     return thinned(task.read(Path(config.data), task.dev[0]), config.max_texts)
 

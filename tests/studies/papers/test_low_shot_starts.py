@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from groundling.checks.task_names import TOLD
 from groundling.cli import main
+from groundling.command.names import TOLD
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import Plan
 from groundling.commands.sweep.steps import steps_of

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from groundling.command import commands
+from groundling.command import COMMANDS
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.parts import Note, agrees, defaults_of, spelt
 from groundling.commands.sweep.steps import steps_of
@@ -146,7 +146,7 @@ def test_flags_that_are_called_defaults_are_the_defaults() -> None:
     found = FLAG.findall(PAGE)
     assert found
     for command, flag, value in found:
-        if command in commands():
+        if command in COMMANDS:
             default = defaults(command)[flag.replace("-", "_")]
             assert spelt(default, {}) == spelt(type(default)(value), {}), (command, flag)
 

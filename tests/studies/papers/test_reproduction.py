@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from groundling.checks.task_names import TASKS
 from groundling.cli import main
+from groundling.command.names import TASKS
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.parts import Note, agrees, mark, slug, spelt
@@ -212,7 +212,7 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
             r"with = \[\['slow'\]\], expected a list of \[with",
         ),
         (('["slow"]\ntune', "[{ a = 1 }]\ntune"), "expected a list of .with.NAME"),
-        (('model = "weights:bert"', "model = 5"), "--model = 5, expected a text"),
+        (('model = "weights:bert"', "model = 5"), "model = 5, expected a text"),
         (('model = "pretrain of task"', 'model = ["x"]'), r"model = \['x'\], expected a text"),
         (('"few" = 60.0', '"few" = nan'), "expected a number for each task"),
         (("[with.slow]", "[with.fast]\nlr = 1e-3\n[with.slow]"), r"\[with.fast\]\]?: no table has"),

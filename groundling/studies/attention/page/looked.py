@@ -102,8 +102,9 @@ class Looked:
         """Whether regions come with features; a model that reads pixels makes its own."""
         # What a word names is no region's name before a head that learned so.
         settings = RegionInput(regions, other_regions=other_regions, tags=False)
-        self.inputs = RegionInputs(settings, features=self._features)
-        self.inputs.find = lambda photos: self.finder(photos)
+        self.inputs = RegionInputs(
+            settings, features=self._features, find=lambda photos: self.finder(photos)
+        )
         self.stores = self.inputs.stores().stores if regions else ()
         if self.stores and self.sees and isinstance(self.student, RegionReader):
             self.inputs.check(self.student, learned=self._facts)

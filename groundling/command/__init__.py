@@ -12,7 +12,7 @@ from typing import Any
 from groundling.core.errors import InputError
 from groundling.runs.leaves import Leaves, Nothing
 from groundling.runs.progress import is_first
-from groundling.settings.fields import flag_of, flat, needed
+from groundling.settings.fields import Settings, flag_of, flat, needed
 from groundling.settings.training import Sharing
 
 TITLES = ("Train", "Use", "Judge", "Data")
@@ -49,6 +49,8 @@ class Command:
     """Raises InputError for settings that do not go together, without loading torch; it takes what the recipe takes."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
+    reads: Callable[..., Mapping[str, str]] | None = None
+    """Of its settings: by their flags, models that have a default and are read in some settings alone."""
     leaves: Leaves | None = None
     """What it leaves behind; None: its function opens its run itself, and is handed `out` in place of it."""
     shows: str = ""
@@ -85,20 +87,12 @@ class Command:
         Raises InputError for settings that are missing or do not go together, and for files, folders, models and
         columns that are not there.
         """
-        from groundling.checks.inputs import check_inputs
-
-        # An `out` comes last.
-        every = [
-            ("" if prefix.startswith("_") else f"{prefix}.", settings)
-            for prefix, settings in zip(self.settings, values, strict=False)
-        ]
         self.check_together(values)
         for sharing in _shared(values):
-            from groundling.checks.sharing import check_sharing
+            from groundling.models.hub import check_sharing
 
             check_sharing(sharing, _own(values))
-        for prefix, settings in every:
-            check_inputs(settings, prefix)
+        self.check_there(values)
 
     def check_together(self, values: Sequence[Any]) -> None:
         """Raises InputError for settings that are missing, or do not go together."""
@@ -107,6 +101,22 @@ class Command:
                 raise InputError(f"{self.name} needs --{flag_of(one.name)}")
         if self.rules is not None:
             self.rules(*_own(values))
+
+    def check_there(
+        self, values: Sequence[Any], later: Callable[[str], bool] = lambda word: False
+    ) -> None:
+        """Raises InputError for files, folders, models and columns that are not there.
+
+        `later` says of which words it is too early to ask.
+        """
+        from groundling.command.inputs import check_inputs, model
+
+        for prefix, settings in zip(self.settings, values, strict=False):
+            if isinstance(settings, Settings):  # an `out` comes last
+                check_inputs(settings, dotted(prefix), later)
+        if self.reads is not None:
+            for flag, word in self.reads(*_own(values)).items():
+                model(flag, word)
 
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
@@ -179,6 +189,11 @@ COMMANDS = Commands()
 """Every command of `groundling`."""
 
 
+def dotted(prefix: str) -> str:
+    """What stands before the flags of some of a command's settings."""
+    return "" if prefix.startswith("_") else f"{prefix}."
+
+
 def _imported(place: str) -> Callable[..., Any]:
     """The function of MODULE:NAME."""
     module, _, name = place.partition(":")
@@ -199,5 +214,5 @@ def _shared(values: Sequence[Any]) -> list[Sharing]:
 
 SHARED = {"_share": Sharing()}
 """Settings of commands that save a model."""
-SHARE = "groundling.commands.push.run:share"
+SHARE = "groundling.commands.push:share"
 """What sends a saved model to the hub, by its run folder and these settings."""

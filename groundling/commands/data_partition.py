@@ -8,7 +8,9 @@ from typing import Annotated, Literal
 
 from groundling.command import Command
 from groundling.core.errors import InputError
+from groundling.core.find import named
 from groundling.runs.leaves import Written
+from groundling.runs.work import Work
 from groundling.settings.fields import Input, Settings, at_least, needed
 
 
@@ -37,10 +39,32 @@ def check(config: PartitionConfig, out: str | Path) -> None:
         raise InputError(f"{out}: is a folder; --out names the file of the partition")
 
 
+def partition(config: PartitionConfig, work: Work) -> str:
+    """Write the partition's manifest to the file `work.out`; returns a line for every stratum.
+
+    Raises:
+        InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
+    """
+    from groundling.tasks import Task
+    from groundling.tasks.partitions import NEVER, manifest, write_manifest
+
+    folder = Path(config.data)
+    task = named("tasks", Task, config.task).at(folder)
+    content = manifest(task, folder, config.per, config.seed, config.by, config.allow_fewer)
+    write_manifest(work.out, content)
+    total = content["examples"]
+    lines = [f"{work.out}: {len(content['ids']):,} of {total:,} examples by {content['by']}"]
+    for name, sizes in sorted(content["strata"].items()):
+        share = sizes["examples"] / total
+        drawn = "never drawn" if name in NEVER else f"{sizes['drawn']:,} drawn"
+        lines.append(f"  {name}: {sizes['examples']:,} ({share:.1%}), {drawn}")
+    return "\n".join(lines)
+
+
 COMMAND = Command(
     "data partition",
     "a few training examples of every stratum, as a hashed list that others reproduce",
-    "groundling.commands.data_partition.run:partition",
+    "groundling.commands.data_partition:partition",
     {"_own": PartitionConfig()},
     title="Data",
     example="groundling data partition --task vcr/answer --data vcr_data --per 100 --out few.json",

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 from groundling.command import Command
 from groundling.runs.leaves import Nothing
+from groundling.runs.work import Work
 from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import Asking, Saved
 
@@ -25,10 +27,26 @@ class EvaluateConfig(Settings):
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
 
 
+def evaluate(config: EvaluateConfig, work: Work) -> dict[str, Any]:
+    """What `scores_on` says of the model that the settings name; nothing is written.
+
+    Raises InputError as it does.
+    """
+    from groundling.prediction.fitted import opened, sight_of
+    from groundling.prediction.scoring import scores_on
+
+    model = opened(config.saved)
+    sight = sight_of(model, config.saved, decode=False)
+    data = Path(config.data)
+    result = scores_on(model, data, config.split, config.asking, config.label, sight)
+    work.note(*model.notes)
+    return result
+
+
 COMMAND = Command(
     "evaluate",
     "score a fine-tuned model on labelled data, without any training",
-    "groundling.commands.evaluate.run:evaluate",
+    "groundling.commands.evaluate:evaluate",
     {"_own": EvaluateConfig()},
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",

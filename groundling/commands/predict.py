@@ -1,4 +1,4 @@
-"""What a fine-tuned model answers to new data, as a file beside the questions."""
+"""`groundling predict`: what a fine-tuned model answers to new data: your own file with its answers, best first."""
 
 from __future__ import annotations
 
@@ -6,22 +6,55 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from accelerate import PartialState
-
-from groundling.commands.predict import PredictConfig
+from groundling.command import Command
 from groundling.core.errors import InputError
-from groundling.prediction.answers import Prediction, Wording, cells_of, columns_of
-from groundling.prediction.data import data_lines
-from groundling.prediction.examples import Line
-from groundling.prediction.fitted import opened, sight_of
-from groundling.prediction.loaded import Loaded, such
-from groundling.prediction.sight import Sight
+from groundling.data.tables import ROWS
 from groundling.runs.folder import json_text, plain, write_new
+from groundling.runs.leaves import Written
+from groundling.runs.progress import is_first
 from groundling.runs.work import Work
-from groundling.tasks import Task
+from groundling.settings.fields import Input, Settings, at_least, needed
+from groundling.settings.inputs import Asking, Saved
+
+if TYPE_CHECKING:
+    from groundling.prediction.answers import Prediction, Wording
+    from groundling.prediction.examples import Line
+    from groundling.prediction.loaded import Loaded
+    from groundling.prediction.sight import Sight
+    from groundling.tasks import Task
+
+
+@dataclass(frozen=True)
+class PredictConfig(Settings):
+    """What a fine-tuned model is asked, and how much of its answers is written."""
+
+    saved: Saved = field(default_factory=Saved)
+    data: Annotated[str, Input.PATH, needed] = ""
+    """Your own csv, tsv, json or jsonl file, or a folder with the task's official files."""
+    split: str = ""
+    """A folder of official files: which split; empty: the one without labels if the task has one, or the first with."""
+    asking: Asking = field(default_factory=Asking)
+    best: Annotated[int, at_least(1)] = 1
+    """Write so many of the most likely answers, best first."""
+    skip_bad: bool = False
+    """Leave the answer empty where a row cannot be asked (a photo that is missing or broken, an empty text), and \
+count such rows; without it, the first one is an error."""
+
+
+def check(config: PredictConfig, out: str | Path) -> None:
+    """Raises InputError without a model or data, and for an `out` that is no table, or there already."""
+    out = Path(out)
+    if out.suffix not in ROWS:
+        raise InputError(f"--out {out}: expected a file that ends in {', '.join(ROWS)}")
+    if out.exists():
+        raise InputError(f"{out}: exists already; choose another --out, or remove it")
+    if not out.parent.is_dir():
+        raise InputError(f"{out}: no folder {out.parent}; make it, or choose another --out")
+
 
 BREAKS = re.compile(r"[\t\r\n]+")
 """What no cell of a tab-separated file can hold; a space stands for it there."""
@@ -40,6 +73,10 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
     Raises:
         InputError: A setting or a row does not fit the model.
     """
+    from groundling.prediction.answers import Wording, columns_of
+    from groundling.prediction.data import data_lines
+    from groundling.prediction.fitted import opened, sight_of
+
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=config.skip_bad)
     task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
@@ -49,7 +86,7 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
     answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
     names = columns_of(model.form, wording.best)
     text = _written(work.out.suffix, header, lines, names, answers)
-    if PartialState().is_main_process:
+    if is_first():
         write_new(work.out, text)
     work.note(*model.notes)
     return {
@@ -67,6 +104,8 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
 
 def _refuse(faults: Sequence[str]) -> None:
     """Raises InputError for the first row that cannot be asked."""
+    from groundling.prediction.loaded import such
+
     if faults:
         raise InputError(
             f"{faults[0]}{such(len(faults))}; mend it, or pass --skip-bad to leave its answer empty"
@@ -109,6 +148,8 @@ def _written(
     answers: Mapping[int, Prediction],
 ) -> str:
     """The text of the file: every line's own columns, and its answer's."""
+    from groundling.prediction.answers import cells_of
+
     prefix = ""
     while any(f"{prefix}{name}" in header for name in names):
         prefix += "predicted_"
@@ -133,3 +174,17 @@ def _cell(value: object) -> str:
     if value is None:
         return ""
     return value if isinstance(value, str) else json_text(value, ensure_ascii=False)
+
+
+COMMAND = Command(
+    "predict",
+    "what a fine-tuned model answers to new data: your own file with its answers, best first",
+    "groundling.commands.predict:predict",
+    {"_own": PredictConfig()},
+    title="Use",
+    example="groundling predict --model runs/mine --data my.csv --out answers.csv",
+    common="model data images regions best seeds cpu",
+    file="answers.csv",
+    rules=check,
+    leaves=Written(),
+)

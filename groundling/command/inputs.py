@@ -6,13 +6,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from groundling.checks.names import check_name
-from groundling.commands.compare import CompareConfig
-from groundling.commands.evaluate import EvaluateConfig
-from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.predict import PredictConfig
-from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.regions import RegionsConfig
+from groundling.command.names import check_name
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside
 from groundling.data.captions.files import check_told, header_of
@@ -28,7 +22,7 @@ from groundling.data.tables import (
 from groundling.models.folders import check_model
 from groundling.runs.folder import RESULT, read_json
 from groundling.settings.fields import Input, flag_of, flat
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.inputs import Asking, CaptionColumns, OwnFile, Saved
 
 Check = Callable[[str, str], None]
 """Of a flag and one word of its value."""
@@ -129,7 +123,6 @@ def check_inputs(
         for word in _words(vars(group)[one.name]):
             if not later(word):
                 CHECKS[one.input](flag, word)
-    _check_backbones(settings)
     if not later(str(vars(settings).get("data", ""))):
         _check_own(settings)
     _check_asked(settings)
@@ -140,24 +133,12 @@ def _words(value: object) -> list[str]:
     return [word for word in (value if isinstance(value, tuple) else (value,)) if word]
 
 
-def _check_backbones(settings: object) -> None:
-    """Raises InputError for models that have a default, and are read in some settings alone."""
-    if isinstance(settings, RegionsConfig) and not settings.imports:
-        extraction, finding = settings.extraction, settings.extraction.finding
-        if not finding.grid and (extraction.also_detected or not extraction.boxes):
-            model("--detector", finding.detector)
-        model("--backbone", finding.backbone)
-    if isinstance(settings, PretrainConfig | FinetuneConfig):
-        new = isinstance(settings, PretrainConfig) or settings.join
-        if settings.regions.images and new:
-            model("--backbone", settings.pixels.backbone)
-
-
 def _check_own(settings: object) -> None:
     """Raises InputError if a file of one's own that makes a task lacks a column."""
-    if isinstance(settings, FinetuneConfig | CompareConfig) and settings.own.label:
-        _, columns = own_columns(settings.own)
-        for table in filter(None, (settings.data, settings.own.dev)):
+    own, data = (vars(settings).get(name) for name in ("own", "data"))
+    if isinstance(own, OwnFile) and own.label and data:
+        _, columns = own_columns(own)
+        for table in filter(None, (data, own.dev)):
             check_columns(Path(table), list(columns))
 
 
@@ -166,19 +147,19 @@ def _check_asked(settings: object) -> None:
 
     Which of a run's seeds answers makes no difference: they learned from the same columns.
     """
-    if not isinstance(settings, PredictConfig | EvaluateConfig):
+    held = vars(settings)
+    saved, asking = held.get("saved"), held.get("asking")
+    if not (isinstance(saved, Saved) and isinstance(asking, Asking)):
         return
-    table = Path(settings.data)
+    table = Path(held["data"])
     if not table.is_file() or table.suffix not in TABLES:
         return
-    folder = Path(settings.saved.model)
+    folder = Path(saved.model)
     files = (file for part in ("", "model/", "seed-*/model/") for file in folder.glob(part + TASK))
     about = next(files, None)
     learned: Any = {} if about is None else read_json(about)
     own = learned.get("own") if isinstance(learned, dict) else None
-    asked = vars(settings.asking)
-    if isinstance(settings, EvaluateConfig):
-        asked = {**asked, "label": settings.label}
+    asked = {**vars(asking), "label": held.get("label", "")}
     if isinstance(own, dict) and not asked["text"]:
         asked = {**asked, "text": str(own.get("text", ""))}
     if asked["text"]:

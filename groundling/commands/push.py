@@ -1,32 +1,35 @@
-"""Put what a run saved on Hugging Face's hub, with a card that says how it was made."""
+"""`groundling push`: put what a run saved on Hugging Face's hub, with a card of how it was made."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from huggingface_hub import HfApi
-
-from groundling.checks.sharing import check_repository
-from groundling.commands.adapt import ADAPTING, AdaptConfig
-from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.commands.pretrain import PRETRAINING, PretrainConfig
-from groundling.commands.push import PushConfig
-from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.models.hub import check_repository
 from groundling.prediction.seeds import chosen
 from groundling.runs.cards import card
+from groundling.command import COMMANDS, SHARED, Command
+from groundling.core.errors import InputError, first_line, in_one_line
 from groundling.runs.folder import finished, read_json
+from groundling.runs.leaves import Nothing
 from groundling.runs.work import Work
+from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.training import Sharing
 
-DEFAULTS: dict[str, tuple[Any, Any]] = {
-    "adapt": (AdaptConfig(), ADAPTING),
-    "teach": (TeachConfig(), TEACHING),
-    "pretrain": (PretrainConfig(), PRETRAINING),
-    "finetune": (FinetuneConfig(), TUNING),
-}
-"""Commands that save a model, with their settings where nobody says otherwise."""
+
+@dataclass(frozen=True)
+class PushConfig(Settings):
+    """Which run's model goes to Hugging Face's hub."""
+
+    run: Annotated[str, Input.FOLDER, needed] = ""
+    """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
+    to: Annotated[str, needed] = ""
+    """OWNER/NAME of the repository there; made if it is not there."""
+    seed: Annotated[int, at_least(-1)] = -1
+    """Of a fine-tuning: which seed; -1: the best one on the development split."""
+    private: bool = False
+    """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
 
 
 def push(config: PushConfig, work: Work) -> dict[str, Any]:
@@ -39,6 +42,8 @@ def uploaded(config: PushConfig) -> dict[str, Any]:
 
     Raises InputError if the run has not finished, saved no model, or the hub refuses it.
     """
+    from groundling.prediction.seeds import chosen
+
     check_repository(config.to)
     seed = None if config.seed < 0 else config.seed
     folder = Path(config.run)
@@ -69,16 +74,20 @@ def share(out: str, sharing: Sharing) -> None:
 def _described(folder: Path) -> dict[str, Any]:
     """What a run folder says of its run; raises InputError if that is none that saves a model."""
     run = read_json(folder / "config.json")
+    there = [name for name, one in COMMANDS.items() if SHARED.keys() <= one.settings.keys()]
     is_run = isinstance(run, dict) and {"kind", "config", "inputs", "versions"} <= run.keys()
-    if not is_run or run["kind"] not in list(DEFAULTS):
-        raise InputError(f"{folder}: expected the run folder of {', '.join(DEFAULTS)}")
+    if not is_run or run["kind"] not in there:
+        raise InputError(f"{folder}: expected the run folder of {', '.join(there)}")
     return {"commit": "unknown", **run}
 
 
 def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
     """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
+    from groundling.runs.cards import card
+
+    settings = COMMANDS[run["kind"]].settings
     try:
-        return card(name, model, run, result, DEFAULTS[run["kind"]])
+        return card(name, model, run, result, (settings["_own"], settings["_train"]))
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise InputError(
             f"{folder}: config.json or result.json is not as a run writes them "
@@ -88,6 +97,8 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
 
 def _sent(model: Path, text: str, config: PushConfig) -> str:
     """The address of the model after its upload."""
+    from huggingface_hub import HfApi
+
     api = HfApi()
     try:
         # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
@@ -108,3 +119,17 @@ def _sent(model: Path, text: str, config: PushConfig) -> str:
     except Exception as error:  # of the HTTP client, which is another one from version to version
         raise InputError(f"{config.to}: the hub did not take it ({first_line(error)})") from None
     return str(url)
+
+
+COMMAND = Command(
+    "push",
+    "put what a run saved on Hugging Face's hub, with a card of how it was made",
+    "groundling.commands.push:push",
+    {"_own": PushConfig()},
+    title="Use",
+    example="groundling push runs/my_clip --to my-name/my-clip",
+    common="run to seed private",
+    positional=("--run",),
+    out=False,
+    leaves=Nothing(),
+)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from groundling.command import Command
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import named_folder
 from groundling.runs.leaves import Written
+from groundling.runs.work import Work
 from groundling.settings.fields import Input, Settings, may_repeat
 from groundling.stats.published import published
 
@@ -51,10 +52,33 @@ def groups_of(config: VerdictConfig) -> dict[str, str]:
     return groups
 
 
+def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
+    """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
+
+    Raises:
+        InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
+            that the control and another group have in common.
+    """
+    from groundling.stats.judging import are_comparable, collected_of, write_judged
+
+    groups = groups_of(config)
+    beside = {}
+    for text in config.published:
+        name, _, system = text.partition("=")
+        beside[name] = published()[system]
+    collected = collected_of(groups, trust=config.trust)
+    # Before anything is written: a page of an earlier verdict is not to be lost.
+    if not are_comparable(collected):
+        raise InputError(
+            f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
+        )
+    return write_judged(collected, work.out, print, beside)
+
+
 COMMAND = Command(
     "verdict",
     "judge runs against a control's: intervals, permutation, one plain sentence each",
-    "groundling.commands.verdict.run:verdict",
+    "groundling.commands.verdict:verdict",
     {"_own": VerdictConfig()},
     title="Judge",
     example="groundling verdict --runs runs/control runs/xdbert --out runs/verdict",

@@ -10,7 +10,7 @@ from difflib import get_close_matches
 from shutil import get_terminal_size
 from typing import Any, Literal, NamedTuple
 
-from groundling.command import Command
+from groundling.command import Command, dotted
 from groundling.core.documented import fields_told, summary_of
 from groundling.core.errors import InputError, under_prefix
 from groundling.settings.fields import (
@@ -47,11 +47,6 @@ class Flag(NamedTuple):
     def name(self) -> str:
         """How it is typed, without the dashes before it."""
         return dotted(self.prefix) + flag_of(self.setting.name)
-
-
-def dotted(prefix: str) -> str:
-    """What stands before the flags of some of a command's settings."""
-    return "" if prefix.startswith("_") else f"{prefix}."
 
 
 def flags_of(command: Command) -> list[Flag]:

@@ -1,0 +1,71 @@
+"""A corpus as one reads it without stores, all in memory: what tokenised ones are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Literal
+
+from transformers import PreTrainedTokenizerBase
+
+from groundling.core.batch import Example
+from groundling.data.captions.captions import Wanted
+from groundling.data.corpora.files import (
+    EVERYTHING,
+    fitting,
+    full_blocks,
+    line_id,
+    names_of,
+    room_of,
+    texts_in,
+    wanted_of,
+)
+from groundling.data.samples import backend, thinned
+from groundling.data.text.lexicon import Lexicon
+
+
+def corpus(
+    paths: Sequence[str | Path],
+    form: Literal["lines", "blocks"],
+    tokenizer: PreTrainedTokenizerBase,
+    max_length: int,
+    limit: int = 0,
+    wanted: Wanted = EVERYTHING,
+) -> list[Example]:
+    """Examples of one or more text files, captions with their images.
+
+    The ids are `file:number` of a line, a caption or a block, counted from 0, and `file:number.part` where a line or a
+    caption is cut: however others are cut, a line keeps its number. A block is of several captions, and has no image.
+
+    Args:
+        paths: text files or caption files, see `lines`.
+        form: every line by itself (`fitting`), or a file's lines joined and cut (`full_blocks`).
+        tokenizer: the text encoder's, a fast one.
+        max_length: most pieces of an example, special tokens counted.
+        limit: keep at most so many examples, evenly spaced; 0: all.
+        wanted: which captions of caption files.
+
+    Raises:
+        InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
+    """
+    each = wanted_of(paths, wanted)
+    engine = backend(tokenizer)
+    pieces = room_of(engine, max_length)
+    lexicon = Lexicon(engine)
+    examples: list[Example] = []
+    for name, path, own in zip(names_of(paths), paths, each, strict=True):
+        read = list(texts_in(path, own))
+        texts = [line.text for line in read]
+        if form == "blocks":
+            blocks_of_it = enumerate(full_blocks(texts, lexicon, pieces))
+            examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
+            continue
+        for number, parts in groupby(fitting(texts, lexicon, pieces), key=itemgetter(0)):
+            image = read[number].image
+            own_parts = [text for _, text in parts]
+            for part, text in enumerate(own_parts):
+                name_of_it = line_id(name, number, part if len(own_parts) > 1 else None)
+                examples.append(Example(name_of_it, text, images=(image,) if image else ()))
+    return thinned(examples, limit)
