@@ -6,11 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from groundling.models.hub import check_repository
-from groundling.prediction.seeds import chosen
-from groundling.runs.cards import card
 from groundling.command import COMMANDS, SHARED, Command
 from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.models.hub import check_repository
 from groundling.runs.folder import finished, read_json
 from groundling.runs.leaves import Nothing
 from groundling.runs.work import Work
