@@ -281,7 +281,7 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
         ({"inner": "villa"}, "leave --inner out"),
         ({"td_weight": 1.0}, "CLIP-TD's other settings say nothing"),
         ({"space": "pre_projection"}, "CLIP-TD's other settings say"),
-        ({"adapter_layers": 2}, "--adapter-layers 2: expected 1 or 3"),
+        ({"adapter_layers": 2}, "--adapter-layers = 2, expected one of 1, 3"),
         ({"adapter": "none"}, "--adapter-layers and --fusion are settings of --adapter"),
         ({"adapter": "attention"}, "leave --adapter-layers and --fusion out"),
     ],
