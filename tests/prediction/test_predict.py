@@ -593,7 +593,6 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "folder"}, "learned from a file of one's own; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file, and has no splits"),
-        ({"best": 0}, "--best = 0, expected at least 1"),
         ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
