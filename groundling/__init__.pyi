@@ -324,6 +324,7 @@ def finetune(
     also: Texts = (),
     submit: bool = False,
     save_model: bool = True,
+    free_gb: float = 0.0,
     called: Text = "",
     freeze_words: bool = False,
     regions: Texts = (),
