@@ -94,7 +94,6 @@ NUMBERS = {
     "td_temperature": (nan, inf, 0.0, -1.0),
     "temperature": (nan, inf, 0.0, -0.07),
     "distill_weight": (nan, -1.0),
-    "distill_warmup": (-1,),
     "sentence": (inf,),
     "word": (-0.5,),
     "words": (0,),
