@@ -49,7 +49,7 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
         (["probe"], "needs --model"),
         (
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
-            "nothing to ask; expected a folder `probes`",
+            "expected a folder `probes`",
         ),
         (["compare", "--arms", "mlm"], "needs --tasks and --data"),
         (

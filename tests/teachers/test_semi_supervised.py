@@ -303,7 +303,7 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--partition x\.json: captions have none; pass --task"):
         pretrain(changed(config, partition="x.json"), BRIEF, tmp_path / "out")
     gated = adapting(place, "uniter", td_gate="question")
-    with pytest.raises(InputError, match="--td-gate question compares answers to a task"):
+    with pytest.raises(InputError, match="--td-gate question compares"):
         pretrain(gated, BRIEF, tmp_path / "gated")
 
 
