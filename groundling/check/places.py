@@ -219,6 +219,12 @@ class Report:
         if str(error) not in self.problems:
             self.problems.append(str(error))
 
+    def add(self, other: Report) -> None:
+        """Add what another report says of files."""
+        self.lines.extend(other.lines)
+        self.problems.extend(other.problems)
+        self.saw(*other.looked)
+
     def errors(self, messages: Iterable[str]) -> None:
         """Add one problem for messages that differ only in their place and in numbers: the first, and how many."""
         alike: dict[str, list[str]] = {}

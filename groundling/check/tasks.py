@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -75,29 +75,30 @@ def _empty_texts(examples: list[Example]) -> list[str]:
 
 
 def glue(place: Place, report: Report) -> Match | None:
-    """A GLUE root, or the folder of one of its tasks."""
-    tasks = _glue_tasks(place.folder)
+    """A GLUE root, or the folder of one of its tasks: that which it is called by, or else the first that fits."""
+    folder = place.folder
+    tasks = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
+    read: dict[str, Report] = {}
+    if not tasks and any(folder.glob("*.tsv")):
+        name = folder.resolve().name
+        tasks = [pair for pair in GLUE if pair[1].folder == name]
+        if not tasks:
+            tasks, read = _fitting(folder)
     for task, _ in tasks:
-        _splits(task, place.folder, report)
+        _splits(task, folder, report, read)
     if not tasks:
         return None
     names = ", ".join(reader.folder for _, reader in tasks)
     return Match(_all(place), (f"GLUE {names}",))
 
 
-def _glue_tasks(folder: Path) -> list[tuple[Task, Reader]]:
-    """The tasks that a root has folders of; else the task that the folder is called by, or else fits."""
-    inside = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
-    if inside or not any(folder.glob("*.tsv")):
-        return inside
-    name = folder.resolve().name
-    named = [pair for pair in GLUE if pair[1].folder == name]
-    if named:
-        return named
+def _fitting(folder: Path) -> tuple[list[tuple[Task, Reader]], dict[str, Report]]:
+    """The first task as which a folder's development split can be read, and what is to be said of the split."""
     for task, reader in GLUE:
-        if examples_of(task, folder, task.dev[0], Report("")) is not None:
-            return [(task, reader)]
-    return []
+        tried = Report("")
+        if examples_of(task, folder, task.dev[0], tried) is not None:
+            return [(task, reader)], {task.dev[0]: tried}
+    return [], {}
 
 
 def tables(place: Place, report: Report) -> Match | None:
@@ -115,9 +116,15 @@ def tables(place: Place, report: Report) -> Match | None:
     return Match(_all(place), tuple(tasks)) if tasks else None
 
 
-def _splits(task: Task, folder: Path, report: Report) -> None:
+def _splits(
+    task: Task, folder: Path, report: Report, read: Mapping[str, Report] | None = None
+) -> None:
+    """Report on a task's splits; of those that were `read`, what is to be said."""
     for split in (task.train, *task.dev):
-        examples_of(task, folder, split, report)
+        if read and split in read:
+            report.add(read[split])
+        else:
+            examples_of(task, folder, split, report)
     for split in task.test:
         if task.file(folder, split).is_file():  # only a submission needs it
             examples_of(task, folder, split, report)

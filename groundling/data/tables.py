@@ -40,16 +40,22 @@ def read_text(path: str | Path) -> str:
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        line = raw.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file"
-        ) from None
+        raise not_utf8(path, raw, error.start) from None
     if "\0" in text:  # UTF-16, a binary file, or what a file system leaves after the power failed
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path}, line {line}: {ZERO_BYTE}")
     if not text.strip():
         raise InputError(f"{path}: the file is empty")
     return text
+
+
+def not_utf8(path: Path, raw: bytes, place: int, before: int = 0) -> InputError:
+    """What is said of bytes that are not UTF-8 at a place; `before`: lines of the file that stand before them."""
+    line = before + raw.count(b"\n", 0, place) + 1
+    return InputError(
+        f"{path}, line {line}: not UTF-8 (byte 0x{raw[place]:02x}); save it as UTF-8, or convert it, if it is "
+        "of Windows, with `iconv -f WINDOWS-1252 -t UTF-8`"
+    )
 
 
 def lines_of(path: str | Path) -> list[str]:
@@ -101,10 +107,7 @@ def _wrong_byte(path: Path) -> InputError:
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                byte = line[error.start]
-                return InputError(
-                    f"{path}, line {number}: not UTF-8 (byte 0x{byte:02x}); convert the file"
-                )
+                return not_utf8(path, line, error.start, number - 1)
     return InputError(f"{path}: not UTF-8; convert the file")
 
 

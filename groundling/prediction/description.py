@@ -257,7 +257,7 @@ def settings_of(facts: Mapping[str, Any]) -> Finding:
         )
     try:
         finding: Finding = _checked(Finding, made_with)
-    except TypeError as error:
+    except (TypeError, InputError) as error:
         raise InputError(
             f"{FILE}: damaged, no settings of `groundling regions` ({error})"
         ) from None

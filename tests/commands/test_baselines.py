@@ -15,7 +15,7 @@ from homes import STEPS, put, table
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.baselines import Majority, beside_majority, one_answer
+from groundling.commands.finetune.result import Majority, beside_majority, one_answer
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Answer, Classify, Pick, Regress

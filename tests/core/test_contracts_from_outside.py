@@ -13,8 +13,7 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.examples import read_splits
+from groundling.commands.finetune.data import read_splits
 from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
@@ -26,7 +25,6 @@ from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective, Part, making
 from groundling.objectives.making import make_objectives
 from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers import Teacher
@@ -208,9 +206,8 @@ READ = [
 
 @pytest.mark.parametrize(("read", "told"), READ)
 def test_a_tasks_fault_is_told_by_its_name(read: Any, told: str, tmp_path: Path) -> None:
-    config = configured(FinetuneConfig, task="dogs", data=str(tmp_path))
     with pytest.raises(InputError, match=f"^dogs: {told}"):
-        read_splits(replace(DOGS, read=read), config)
+        read_splits(replace(DOGS, read=read), str(tmp_path))
 
 
 class Wide(TaskHead):

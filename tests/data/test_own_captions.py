@@ -570,8 +570,6 @@ def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
     files = ["a/1.jpg", "b/2.jpg", "4.jpg", "a/2.jpg", "3.png"]
     assert [image.file for image in found.images] == files
     assert [image.id for image in found.images] == [image.id for image in wanted]
-    with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; write its folder"):
-        find_images(captioned("2.jpg"), tmp_path)
     with pytest.raises(InputError, match=r"train/4.jpg and val/4.jpg both mean the image 4.jpg"):
         find_images(captioned("train/4.jpg", "val/4.jpg"), tmp_path)
     # Another folder's photo of the same name is another photo.
@@ -587,6 +585,34 @@ def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
         "own.csv: 1 of 4 captioned images are not in the store, the first is '4'; add them to store"
     )
     assert found.fault.startswith(told)
+
+
+def test_a_photo_that_lies_in_two_folders_is_one_photo(tmp_path: Path) -> None:
+    whole = picture(tmp_path / "a/2.jpg").read_bytes()
+    put(tmp_path / "b/2.jpg", whole)
+    found = find_images([Captioned("2", "2.jpg", ("a dog",))], tmp_path)
+    assert [image.file for image in found.images] == ["a/2.jpg"]
+    put(tmp_path / "b/2.jpg", whole + b"x")
+    with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; write its folder"):
+        find_images([Captioned("2", "2.jpg", ("a dog",))], tmp_path)
+
+
+def test_questions_are_not_taken_for_captions(tmp_path: Path) -> None:
+    rows = "".join(f"Welche Farbe hat {n}?;{n}.jpg;rot\n" for n in range(3))
+    path = put(tmp_path / "fragen.csv", "Frage;Foto;Antwort\n" + rows)
+    for n in range(3):
+        picture(tmp_path / f"{n}.jpg")
+    with pytest.raises(InputError, match="no column is recognised as captions"):
+        read_captions(path)
+    report = check(tmp_path)
+    assert report.layout == "images"
+    assert [line for line in report.lines if "not taken for captions: " in line]
+
+
+def test_a_table_of_windows_says_how_to_convert_it(tmp_path: Path) -> None:
+    path = put(tmp_path / "own.csv", "image,caption\n1.jpg,ein gr\xfcner Hund\n".encode("cp1252"))
+    with pytest.raises(InputError, match=r"own.csv, line 2: not UTF-8 .*iconv -f WINDOWS-1252"):
+        read_captions(path)
 
 
 def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

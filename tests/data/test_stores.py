@@ -15,8 +15,7 @@ from homes import STEPS
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.examples import read_splits
-from groundling.commands.finetune.samples import regions_of, seen
+from groundling.commands.finetune.data import read_splits, regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.forms import Classify
@@ -221,7 +220,7 @@ def test_train_and_val_are_learned_from_together_and_marked(
     config: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     both = changed(config, train_splits=("train", "val"))
-    splits = read_splits(VQA.at(place / "vqa"), both)
+    splits = read_splits(VQA.at(place / "vqa"), both.data, train_splits=both.train_splits)
     assert [example.id for example in splits["train"][-6:]] == [e.id for e in splits["val"]]
     assert len(splits["train"]) == 18
     words = (f"train={place / 'train'}", f"val={place / 'val'}")
@@ -246,8 +245,16 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     finetune(changed(both, save_model=True), BRIEF, tmp_path / "made")
     student = load_student(tmp_path / "made/seed-0/model")
     inputs = student.inputs(24)[0]
-    texts = {s: TextSamples(examples, inputs) for s, examples in read_splits(task, both).items()}
-    made = seen(texts, student, task, regions_of(both, task))
+    texts = {
+        s: TextSamples(examples, inputs)
+        for s, examples in read_splits(task, both.data, train_splits=both.train_splits).items()
+    }
+    made = seen(
+        texts,
+        student,
+        task,
+        regions_of(both.regions, task, both.train_splits),
+    )
     (first,), (last,) = (made["train"].get([place], ()) for place in (0, 17))
     assert np.array_equal(first.regions.boxes, RegionStore(place / "train")[TRAIN[0]].boxes)
     assert np.array_equal(last.regions.boxes, RegionStore(place / "val")[VAL[5]].boxes)
@@ -255,10 +262,24 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     with pytest.raises(
         InputError, match=r"is in .*both, but also in .*val, the store of val"
     ) as told:
-        seen(texts, student, task, regions_of(other, task))
+        seen(
+            texts,
+            student,
+            task,
+            regions_of(
+                other.regions, task, other.train_splits, blind=other.blind, flip=other.pixels.flip
+            ),
+        )
     assert "\n" not in str(told.value)
     alone = changed(other, train_splits=())
-    made = seen(texts, student, task, regions_of(alone, task))
+    made = seen(
+        texts,
+        student,
+        task,
+        regions_of(
+            alone.regions, task, alone.train_splits, blind=alone.blind, flip=alone.pixels.flip
+        ),
+    )
     assert set(made) == {"train", "val"}
 
 
@@ -271,7 +292,7 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
 
     task = Task("x", VQA.form, read, VQA.metrics, "test", dev=("val",))
     here = changed(config, data=".", train_splits=("val", "train"))
-    first, second = read_splits(task, here)["train"]
+    first, second = read_splits(task, here.data, train_splits=here.train_splits)["train"]
     assert (first.id, second.id) == ("val", "train")
     assert first.label.tolist() == [wide[0].tolist(), [IGNORE, IGNORE]]  # type: ignore[union-attr]
     assert second.label is wide
@@ -300,4 +321,4 @@ def test_examples_of_one_id_in_two_splits_are_refused(config: FinetuneConfig) ->
     task = Task("x", Classify(("n", "y")), read, (ACCURACY,), "test")
     here = changed(config, data=".", train_splits=("train", "dev"))
     with pytest.raises(InputError, match="2 examples are called 'same'; the splits overlap"):
-        read_splits(task, here)
+        read_splits(task, here.data, train_splits=here.train_splits)

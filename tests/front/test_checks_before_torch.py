@@ -28,6 +28,7 @@ from groundling.vision_language import Design
 ROOT = Path(groundling.__file__).parent.parent
 
 OWN = "--data my.csv --text question --label y"
+ADAPT = "--adapt.student model --adapt.teacher model --adapt.text t.txt"
 CASES = [
     ("teach --captions no.tsv --images photos", "--captions no.tsv: no such file"),
     ("teach --captions c.csv --images gone", "--images gone: no such folder"),
@@ -65,10 +66,10 @@ CASES = [
     ("winoground --model model --data gone", "--data gone: no such file"),
     (
         f"compare {OWN} --adapt.student gone --adapt.teacher model --adapt.text t.txt",
-        "--adapt.student gone: no model",
+        "--student gone: no model",
     ),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),
-    ("compare --arms l1 --data my.csv --text q --label y", "no column 'q'"),
+    (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
     ("compare --arms nonsense --tasks glue/rte --data photos --adapt.student model", "'nonsense'"),
     ("sweep --file gone.toml", "gone.toml: no such file"),
     ("sweep --file bad.toml", "gone: no such folder or file of data"),

@@ -77,7 +77,7 @@ def test_an_unknown_name_says_what_there_is() -> None:
         groundling.xyzzy  # noqa: B018
     assert not hasattr(groundling, "_adapt")
     with pytest.raises(ImportError, match="cannot import name 'Bach'"):
-        pass
+        from groundling import Bach  # noqa: F401
     from groundling.core import errors  # a module is still found
 
     assert errors.InputError is groundling.InputError

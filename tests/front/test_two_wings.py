@@ -60,7 +60,14 @@ class MineConfig(Settings):
 
 
 MINE = Command(
-    "mine", "says a word", "groundling.studies.mine.say:say", {"_own": MineConfig()}, leaves=Nothing(), out=False
+    "mine",
+    "says a word",
+    "groundling.studies.mine.say:say",
+    {"_own": MineConfig()},
+    title="Mine: a study of one's own",
+    example="groundling mine",
+    leaves=Nothing(),
+    out=False,
 )
 COMMANDS = (MINE,)
 ''',

@@ -33,7 +33,6 @@ from groundling.check.places import Flags
 from groundling.cli import main
 from groundling.commands import push
 from groundling.commands.adapt.retention import read_pairs
-from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.result import summary
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
@@ -1000,9 +999,8 @@ def _vcr_read(place: Path, shelf: Shelf) -> object:
 def _resumed_seeds(place: Path) -> object:
     """What a fine-tuning takes of the seeds that it did before, and an ensemble and a verdict of those of any run."""
     task = named("tasks", Task, "glue/rte")
-    config = FinetuneConfig(task=task.name)
     places = sorted(place.glob("seed-*"))
-    runs = [ended(one, lambda done: summary(task, [done], config)) for one in places]
+    runs = [ended(one, lambda done: summary(task, [done], "")) for one in places]
     collected = finished_runs.collect("a", place)
     return [runs, collected, ensemble.members_of(str(place), task.name)]
 

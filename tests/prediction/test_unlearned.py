@@ -8,7 +8,7 @@ import homes
 import pytest
 
 from groundling.command.inputs import weights
-from groundling.commands.finetune.baselines import all_alike
+from groundling.commands.finetune.result import all_alike
 from groundling.core.errors import InputError
 from groundling.prediction.seeds import chosen
 from groundling.runs.folder import write_json

@@ -341,9 +341,9 @@ def gate_of(form: Form | None, **options: Any) -> Objective:
     [
         (None, {}, "td_text: --td-gate question compares answers to a task, and there is none"),
         (Regress(), {}, "this task has none to choose from"),
-        (Pick(), {}, "has none to choose"),
-        (FOUR, {"td_temperature": 0.0}, "td_temperature = 0.0, expected a positive number"),
-        (FOUR, {"td_temperature": math.nan}, "td_temperature = nan, expected a positive number"),
+        (Pick(), {}, "this task has none to choose from"),
+        (FOUR, {"td_temperature": 0.0}, "td.temperature = 0.0, expected"),
+        (FOUR, {"td_temperature": math.nan}, "td.temperature = nan, expected"),
     ],
 )
 def test_a_gate_that_cannot_be(form: Form | None, options: Any, message: str) -> None:

@@ -19,7 +19,7 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as pretraining
 from groundling.core.batch import collate
 from groundling.core.find import instances
-from groundling.objectives import Given, Part, Targets
+from groundling.objectives import Given, Part, Targets, Vocabulary
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
@@ -109,7 +109,7 @@ def test_every_objective_of_ours_scores_what_it_says() -> None:
     for part in instances("objectives", Part).values():
         if part.joint or part.taught or part.name == "match":
             continue
-        vocabulary = pretraining.vocabulary(model.text)
+        vocabulary = Vocabulary.of(model.text.tokenizer)
         objective = part.make(Given(model.sizes._replace(classes=5), vocabulary))
         batch = collate(Corruption(0)(samples, range(8), 0, [objective]))
         assert objective.scored_against(batch).keys() <= objective.count(batch).keys()

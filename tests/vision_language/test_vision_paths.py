@@ -19,8 +19,8 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.model import head_of
-from groundling.commands.finetune.samples import regions_of, seen
+from groundling.commands.finetune.data import regions_of, seen
+from groundling.commands.finetune.model import head_name, head_of
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
@@ -302,7 +302,9 @@ def test_what_each_model_sees_of_an_image(
         student = load_student(folder)
         texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
         task = named("tasks", Task, "snli-ve")
-        inputs = regions_of(config, task)
+        inputs = regions_of(
+            config.regions, task, config.train_splits, blind=config.blind, flip=config.pixels.flip
+        )
         (sample,) = seen({"dev": texts}, student, task, inputs)["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
@@ -419,9 +421,15 @@ def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[st
     splits = {"train": [Example("a", "a dog", images=("1", "2"))]}
     model = load_student(trained["uniter"])
     task = named("tasks", Task, "nlvr2")
-    assert type(head_of(model, task, splits, config)) is FirstPosition
+    assert (
+        type(head_of(model, task, splits, head_name(model, task, config), "", True))
+        is FirstPosition
+    )
     with_regions = changed(config, regions=str(world / "store"))
-    assert type(head_of(model, task, splits, with_regions)) is ImagesApart
+    assert (
+        type(head_of(model, task, splits, head_name(model, task, with_regions), "", True))
+        is ImagesApart
+    )
 
 
 def test_two_sequences_read_each_other() -> None:

@@ -1,23 +1,39 @@
-"""What is reported of a fine-tuning: of every seed, and over all of them."""
+"""What is reported of a fine-tuning: of a seed, over all of them, and what scores stand beside."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from math import isfinite
 from statistics import median
 from typing import Any
 
+import numpy as np
+
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.examples import trained_on
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.forms import Answer, Form, Pick, Regress
+from groundling.core.metrics import Metric, collapsed, commonest
+from groundling.data.samples import Samples
+from groundling.models.kinds import Student
+from groundling.objectives.supervised import Supervised
+from groundling.settings.inputs import Pixels, RegionInput
+from groundling.settings.objectives import Distilling, Targeted
+from groundling.settings.training import Examining
 from groundling.tasks import Task
+from groundling.training.evaluation import Scores, evaluate
+from groundling.training.exams import Exam
 from groundling.training.feed import Source
+from groundling.training.held_out import exam_every
 
 
-def about(task: Task, config: FinetuneConfig, seed: int) -> dict[str, Any]:
-    """Which seed of which task a result is of."""
-    told: dict[str, Any] = {"seed": seed, "task": config.task or task.name}
-    if config.called:
-        told["called"] = config.called
+def about(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
+    """Which seed of which task a result is of: its `name` as it was asked for, and what reports call it."""
+    told: dict[str, Any] = {"seed": seed, "task": name or task.name}
+    if called:
+        told["called"] = called
     told |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
     return told | {"higher_is_better": task.metrics[0].higher_is_better}
 
@@ -29,8 +45,12 @@ def mixed(learning: Source) -> dict[str, int]:
     return {"examples": len(learning.beside), "beside_each": learning.each}
 
 
-def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> dict[str, Any]:
+def summary(
+    task: Task, runs: list[dict[str, Any]], model: str, learned: Sequence[str] = ()
+) -> dict[str, Any]:
     """Every seed's scores and their medians, by split and metric; None where a median is undefined.
+
+    `learned` are the splits that are scored although they were learned from.
 
     Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
     """
@@ -55,7 +75,7 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
     result: dict[str, Any] = {
         "task": task.name,
         "version": task.version,
-        "model": config.model,
+        "model": model,
         "headline": task.metrics[0].name,
         "seeds": [run["seed"] for run in runs],
         "scores": every,
@@ -68,8 +88,8 @@ def summary(task: Task, runs: list[dict[str, Any]], config: FinetuneConfig) -> d
     }
     if runs and "majority" in runs[0]:
         result["majority"] = runs[0]["majority"]
-    if trained_on(task, config):
-        result["trained_on"] = trained_on(task, config)
+    if learned:
+        result["trained_on"] = list(learned)
     return result
 
 
@@ -77,3 +97,141 @@ def _median(values: Sequence[float | None]) -> float | None:
     """None if one of the values is undefined."""
     defined = [value for value in values if value is not None and isfinite(value)]
     return median(defined) if len(defined) == len(values) else None
+
+
+def constant_of(form: Form, examples: Sequence[Example]) -> float | None:
+    """The answer to everything that examples suggest: the most common one, the first of equals; of numbers the mean.
+
+    None where no answer means the same for two examples (regions), or nobody knows any.
+    """
+    labels = [example.label for example in examples if example.label is not None]
+    if isinstance(form, Pick) or not labels:
+        return None
+    if isinstance(form, Regress):
+        return float(np.mean([float(label) for label in labels]))
+    credit: defaultdict[int, float] = defaultdict(float)
+    for label in labels:
+        pairs = np.array([[label, 1.0]]) if np.ndim(label) == 0 else np.asarray(label)
+        for number, score in pairs:
+            credit[int(number)] += float(score)
+    never = form.never if isinstance(form, Answer) else ()
+    offered = [one for one in credit if one >= 0 and not (never and form.spell(one) in never)]
+    return min(offered, key=lambda one: (-credit[one], one), default=None)
+
+
+class Majority:
+    """What the one answer reaches that is most common among those learned from."""
+
+    def __init__(self, task: Task, learned: Sequence[Example]) -> None:
+        """`learned`: the training examples."""
+        self.task = task
+        self.answer = constant_of(task.form, learned)
+        self.scores: dict[str, dict[str, float]] = {}
+
+    def add(self, split: str, answers: Scores) -> None:
+        """Score a split whose labels are known, by every metric that is one of answers."""
+        if self.answer is None or answers.labels is None:
+            return
+        same = np.full(len(answers.ids), self.answer)
+        self.scores[split] = {
+            metric.name: metric.compute(same, answers.labels)
+            for metric in self.task.metrics
+            if not metric.ranked
+        }
+
+    def told(self) -> dict[str, Any]:
+        """As a result has it; nothing where there is no such answer."""
+        if self.answer is None or not self.scores:
+            return {}
+        said = self.answer
+        answer = said if isinstance(self.task.form, Regress) else self.task.form.spell(said)
+        return {"majority": {"answer": answer, "scores": self.scores}}
+
+
+def one_answer(task: Task, split: str, answers: Scores) -> list[str]:
+    """A line if nearly all answers to a split are the same."""
+    if not collapsed(answers.predictions, answers.labels):
+        return []
+    said, share = commonest(answers.predictions)
+    name = f"{said:g}" if isinstance(task.form, Regress) else repr(task.form.spell(said))
+    note = f"{split}: {100 * share:.0f} % of the answers are {name}"
+    labels = answers.labels
+    if labels is None or labels.ndim > 1:
+        return [note]
+    return [f"{note}, which is right in {100 * float((labels == said).mean()):.0f} %"]
+
+
+def beside_majority(task: Task, result: Mapping[str, Any]) -> list[str]:
+    """A line for each split on which the median run is no better than one answer to everything."""
+    notes = []
+    headline: Metric = task.metrics[0]
+    majority = result.get("majority", {"scores": {}})
+    for split, scores in majority["scores"].items():
+        there = result["median"].get(split, {}).get(headline.name)
+        one = scores.get(headline.name)
+        if there is None or one is None or np.isnan([there, one]).any():
+            continue
+        gain = there - one if headline.higher_is_better else one - there
+        if gain <= 0:
+            notes.append(
+                f"{split}: the median {headline.name}, {there:.3g}, is no better than that of always answering "
+                f"{majority['answer']!r}, {one:.3g}"
+            )
+    return notes
+
+
+def all_alike(result: Mapping[str, Any]) -> list[str]:
+    """A line if every seed gives nearly one answer to everything."""
+    if not set(result["seeds"]) <= set(result["collapsed_seeds"]):
+        return []
+    return ["every seed answers nearly everything alike: none has learned the task"]
+
+
+def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
+    """The same fine-tuning on the texts alone, by the task's own loss; where a region is the answer, on boxes, too."""
+    plain = replace(
+        config,
+        baselines=False,
+        save_model=False,
+        objectives=(),
+        teacher="",
+        unlabelled=0,
+        distilling=Distilling(),
+        targeted=Targeted(),
+    )
+    if task.mark is not None:
+        return replace(plain, blind=True)
+    regions = RegionInput(tags=config.regions.tags)
+    return replace(plain, regions=regions, pixels=Pixels())
+
+
+def text_alone(result: Mapping[str, Any]) -> dict[str, Any]:
+    """What the result of the other run tells in this one's."""
+    told = {name: result[name] for name in ("scores", "median", "collapsed_seeds")}
+    return {"text_alone": told}
+
+
+def exam_of(
+    student: Student,
+    objective: Supervised,
+    task: Task,
+    samples: Mapping[str, Samples],
+    examining: Examining,
+) -> Exam | None:
+    """What is measured every --eval-every epochs; None without."""
+    split = task.dev[0]
+    metric = task.metrics[0]
+
+    def measure() -> dict[str, float]:
+        return evaluate(student, objective, task, samples[split]).metrics
+
+    return exam_every(examining, split, metric.name, measure, metric.higher_is_better)
+
+
+def check_exam(task: Task, learned: Sequence[str], examining: Examining) -> None:
+    """Raises InputError if the split that would be looked at is learned from."""
+    if examining.eval_every and task.dev[0] in learned:
+        raise InputError(
+            f"--eval-every: {task.dev[0]} is learned from (--train-splits), so that it says nothing of held-out data; "
+            "leave one of the two out"
+        )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -12,26 +12,37 @@ import torch
 from accelerate import PartialState
 
 from groundling.commands.finetune import COMMAND, FinetuneConfig
-from groundling.commands.finetune.baselines import (
-    Majority,
-    all_alike,
-    beside_majority,
-    one_answer,
-    text_alone,
-    without_images,
-)
-from groundling.commands.finetune.description import described_of
-from groundling.commands.finetune.exam import check_exam, exam_of
-from groundling.commands.finetune.examples import Splits, read_splits, task_of, trained_on
-from groundling.commands.finetune.model import head_of, student_of, text_encoder_of
-from groundling.commands.finetune.result import about, mixed, summary
-from groundling.commands.finetune.samples import (
+from groundling.commands.finetune.data import (
+    Splits,
     check_sees,
     lacking,
     learning_from,
+    read_splits,
     regions_of,
     samples_of,
     sizes_with_classes,
+    task_of,
+    trained_on,
+)
+from groundling.commands.finetune.model import (
+    described_of,
+    head_name,
+    head_of,
+    student_of,
+    text_encoder_of,
+)
+from groundling.commands.finetune.result import (
+    Majority,
+    about,
+    all_alike,
+    beside_majority,
+    check_exam,
+    exam_of,
+    mixed,
+    one_answer,
+    summary,
+    text_alone,
+    without_images,
 )
 from groundling.core.batch import Example
 from groundling.core.forms import Form
@@ -44,6 +55,7 @@ from groundling.models.folders import is_adapter
 from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import start_layer
+from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective, Vocabulary
 from groundling.objectives.making import (
     fewer_negatives,
@@ -75,12 +87,12 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
 
     Beside the scores stands what the most common answer reaches, and with `config.baselines` what the texts alone do.
     """
-    task = task_of(config)
+    task = task_of(config.task, Path(config.data), config.own)
     own = task.read
     task = with_others(task, config.also)
-    learned = trained_on(task, config)
-    check_exam(task, config)
-    inputs = regions_of(config, task)
+    learned = trained_on(task, config.train_splits)
+    check_exam(task, learned, config.examining)
+    inputs = _regions(config, task)
     run.note(*(own_notes(own) if isinstance(own, OwnReader) else []))
     run.note(*task.same_files(Path(config.data)))
     if config.save_model and not config.kind:
@@ -89,27 +101,16 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
         groups = [config.masking, config.distilling, config.targeted, config.adversarial]
         run.note(*unread(groups, config.objectives, config.inner))
     run.note(*(f"{one} was learned from: its scores are not of held-out data" for one in learned))
-    splits: dict[str, list[Example]] = {}
-    teacher_set: TeacherSet | None = None  # its teachers are the same for all seeds
+    seeds = Seeds(task, config, training, run, inputs)
 
-    def one_seed(part: Part, seed: int) -> dict[str, Any]:
-        nonlocal splits, teacher_set
-        splits = splits or read_splits(task, config)
-        student = student_of(config, seed, inputs.learned)
-        teacher_set = teacher_set or _teacher_set(
-            student, task, config, run, training.seed, inputs.learned
-        )
-        return one_run(
-            student, task, splits, replace(training, seed=seed), part, config, teacher_set, inputs
-        )
+    def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
+        return summary(task, runs, config.model, learned)
 
     runs = [
-        run.part(
-            f"seed-{seed}", partial(one_seed, seed=seed), lambda done: summary(task, [done], config)
-        )
+        run.part(f"seed-{seed}", partial(seeds.run, seed), lambda done: summed([done]))
         for seed in range(training.seed, training.seed + config.seeds)
     ]
-    result = summary(task, runs, config)
+    result = summed(runs)
     run.note(*all_alike(result), *beside_majority(task, result))
     if config.baselines:
         say_notes([f"--baselines: the same without the images, in {run.folder / BASELINE}"])
@@ -117,6 +118,66 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
         result |= text_alone(COMMAND(other, training, run.folder / BASELINE))
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
     return result
+
+
+class Seeds:
+    """The seeds of a run, which share examples and teachers; both are read when a seed first asks for them."""
+
+    def __init__(
+        self,
+        task: Task,
+        config: FinetuneConfig,
+        training: TrainConfig,
+        run: Run,
+        inputs: RegionInputs,
+    ) -> None:
+        self.task = task
+        self.config = config
+        self.training = training
+        self.place = run
+        self.inputs = inputs
+        self.teachers: TeacherSet | None = None
+
+    @cached_property
+    def splits(self) -> Splits:
+        """The task's examples."""
+        config = self.config
+        return read_splits(
+            self.task,
+            config.data,
+            config.regions,
+            train_splits=config.train_splits,
+            submit=config.submit,
+            partition=config.partition,
+            max_train=config.max_train,
+            unlabelled=config.unlabelled,
+        )
+
+    def run(self, seed: int, part: Part) -> dict[str, Any]:
+        """Fine-tune and evaluate with one seed."""
+        splits = self.splits
+        student = student_of(self.config, seed, self.inputs.learned)
+        if self.teachers is None:
+            self.teachers = self._teachers(student)
+        training = replace(self.training, seed=seed)
+        return one_run(
+            student, self.task, splits, training, part, self.config, self.teachers, self.inputs
+        )
+
+    def _teachers(self, student: Student) -> TeacherSet:
+        """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
+        config, device, folder = self.config, self.place.state.device, self.place.folder
+        if isinstance(student, ClipAdapter):
+            return adapter_teacher_set(student.base, config.targeted, device, folder)
+        given = _given(student, config, self.task.form, self.inputs.learned)
+        names = config.objectives
+        return load_teacher_set(config.teacher, names, given, device, folder, self.training.seed)
+
+
+def _regions(config: FinetuneConfig, task: Task) -> RegionInputs:
+    return regions_of(
+        config.regions, task, config.train_splits, blind=config.blind, flip=config.pixels.flip
+    )
 
 
 def one_run(
@@ -135,29 +196,26 @@ def one_run(
     stores of regions, opened; without one those of `config` are opened.
     """
     teacher_set = teacher_set or TeacherSet()
-    inputs = inputs or regions_of(config, task)
+    inputs = inputs or _regions(config, task)
     check_sees(student, task, inputs, config.model)
     store = inputs.learned
     torch.manual_seed(seed_of(training.seed, "init", task.name))
-    head = head_of(student, task, splits, config)
-    loss = "" if config.head_loss == "paper" else config.head_loss
-    objective = Supervised(student.sizes, form=task.form, head=head, loss=loss)
+    name = head_name(student, task, config)
+    head = head_of(student, task, splits, name, config.join, not config.plain_head)
     student.word_embeddings().requires_grad_(not config.freeze_words)
     samples, teachers = samples_of(
         splits, head, student, task, inputs, teacher_set, config.max_length
     )
-    given = _given(student, config, objective.form, store)
-    given = replace(given, sizes=teacher_set.sizes(given.sizes))
-    objectives = [objective, *_beside(student, task, given, config, training.seed)]
+    supervised, beside = _objectives(student, task, head, teacher_set, store, config, training.seed)
+    objectives = [supervised, *beside]
     if store is not None and isinstance(student, EndToEnd) and inputs.looks(student):
         part.note(*lacking(head, store))
     part.note(*fewer_negatives(objectives, training))
-    if student.sizes.visual:
-        for layer, name in [start for one in objectives for start in one.starts()]:
-            start_layer(layer, config.model, name, "bert")
+    learning = learning_from(
+        samples[task.train], splits[task.train], objectives, config.data, config.unlabelled
+    )
+    exam = exam_of(student, supervised, task, samples, config.examining)
     inner = inner_step(config.inner, config.adversarial)
-    learning = learning_from(samples[task.train], splits[task.train], objectives, config)
-    exam = exam_of(student, objective, task, samples, config)
     trained = train(
         student,
         objectives,
@@ -169,37 +227,64 @@ def one_run(
         exam=exam,
     )
     held_out = {split: some for split, some in samples.items() if split != task.train}
-    answers = _evaluated(student, objective, task, held_out, part.folder)
-    scores = {
-        split: scored(some, task, split, Path(config.data))
-        for split, some in answers.items()
-        if some.labels is not None
-    }
-    majority = Majority(task, splits[task.train])
-    for split, some in answers.items():
-        majority.add(split, some)
+    answers = _evaluated(student, supervised, task, held_out, part.folder)
     watched, remarks = watched_terms(objectives, part.folder, trained)
     part.note(*remarks)
     part.note(*(note for split, some in answers.items() for note in one_answer(task, split, some)))
     part.notes += flattery(trained)
-    done = about(task, config, training.seed)
-    done |= {"objectives": [one.name for one in objectives], "scores": scores, **trained}
-    done |= majority.told()
-    more = {
-        "trained_on": trained_on(task, config),
-        "watched": watched,
-        "unlabelled": mixed(learning),
-    }
+    done = about(task, config.task, config.called, training.seed)
+    done |= {"objectives": [one.name for one in objectives]}
+    done |= {**_scores(task, answers, splits[task.train], Path(config.data)), **trained}
+    learned = trained_on(task, config.train_splits)
+    more = {"trained_on": learned, "watched": watched, "unlabelled": mixed(learning)}
     done |= {name: value for name, value in more.items() if value}
 
     def save(where: Path) -> None:
-        if config.save_model:
-            student.export(where / "model")
-            save_objectives(where / "model", objectives)
-            described_of(student, task, splits, config, store).write(where / "model")
+        student.export(where / "model")
+        save_objectives(where / "model", objectives)
+        described_of(task, splits, config, name, store).write(where / "model")
 
-    part.save(save)
+    if config.save_model:
+        part.save(save)
     return done
+
+
+def _objectives(
+    student: Student,
+    task: Task,
+    head: TaskHead,
+    teacher_set: TeacherSet,
+    store: SeveralStores | None,
+    config: FinetuneConfig,
+    seed: int,
+) -> tuple[Supervised, list[Objective]]:
+    """The task's own loss; and those of the paper, where its head is used, and those asked for."""
+    loss = "" if config.head_loss == "paper" else config.head_loss
+    supervised = Supervised(student.sizes, form=task.form, head=head, loss=loss)
+    given = _given(student, config, supervised.form, store)
+    given = replace(given, sizes=teacher_set.sizes(given.sizes))
+    own: tuple[str, ...] = ()
+    is_paper = config.beside and not config.plain_head and config.regions.regions
+    if is_paper and isinstance(student, SingleStream):
+        own = design_of(student, config.join).beside.get(task.name, ())
+    names = tuple(dict.fromkeys([*own, *config.objectives]))
+    beside = make_objectives(names, given, seed)
+    if student.sizes.visual:
+        for layer, name in [start for one in (supervised, *beside) for start in one.starts()]:
+            start_layer(layer, config.model, name, "bert")
+    return supervised, beside
+
+
+def _scores(
+    task: Task, answers: Mapping[str, Scores], learned: Sequence[Example], data: Path
+) -> dict[str, Any]:
+    """Scores of every split whose labels are known, and those of the most common answer among those learned from."""
+    known = {split: some for split, some in answers.items() if some.labels is not None}
+    majority = Majority(task, learned)
+    for split, some in answers.items():
+        majority.add(split, some)
+    scores = {split: scored(some, task, split, data) for split, some in known.items()}
+    return {"scores": scores, **majority.told()}
 
 
 def _evaluated(
@@ -218,23 +303,6 @@ def _evaluated(
     return answers
 
 
-def _teacher_set(
-    student: Student,
-    task: Task,
-    config: FinetuneConfig,
-    run: Run,
-    seed: int,
-    store: SeveralStores | None,
-) -> TeacherSet:
-    """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
-    if isinstance(student, ClipAdapter):
-        return adapter_teacher_set(student.base, config.targeted, run.state.device, run.folder)
-    given = _given(student, config, task.form, store)
-    return load_teacher_set(
-        config.teacher, config.objectives, given, run.state.device, run.folder, seed
-    )
-
-
 def _given(
     student: Student, config: FinetuneConfig, form: Form, store: SeveralStores | None
 ) -> Given:
@@ -248,15 +316,3 @@ def _given(
         targeted=config.targeted,
         form=form,
     )
-
-
-def _beside(
-    student: Student, task: Task, given: Given, config: FinetuneConfig, seed: int
-) -> list[Objective]:
-    """Objectives beside the task's own loss: those of the paper, where its head is used, and those asked for."""
-    own: tuple[str, ...] = ()
-    is_paper = config.beside and not config.plain_head and config.regions.regions
-    if is_paper and isinstance(student, SingleStream):
-        own = design_of(student, config.join).beside.get(task.name, ())
-    names = tuple(dict.fromkeys([*own, *config.objectives]))
-    return make_objectives(names, given, seed)

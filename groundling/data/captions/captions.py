@@ -32,6 +32,7 @@ from groundling.data.images import (
 )
 from groundling.data.tables import OWN, ROWS, lines_of
 from groundling.runs.folder import read_json
+from groundling.runs.hashing import sha256_of
 from groundling.settings.inputs import CaptionColumns
 
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
@@ -298,7 +299,7 @@ def find_images(
             place[image.file] = _in_one_spelling(image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
     names = Names(_pictures_below(folder) if elsewhere else ())
-    found = _found(elsewhere, names, where)
+    found = _found(elsewhere, names, where, folder)
     place |= found
     _refuse_two_of_one(place, where)
     there = [replace(one, file=place[one.file]) for one in images if one.file in place]
@@ -341,13 +342,20 @@ def _pictures_below(folder: Path) -> Iterator[str]:
             yield (below / name).as_posix()
 
 
-def _found(wanted: Sequence[str], names: Names, where: str) -> dict[str, str]:
-    """Of names that are nowhere as they are, those that mean one that is there; raises InputError for several."""
+def _found(
+    wanted: Sequence[str], names: Names, where: str, folder: Path | None = None
+) -> dict[str, str]:
+    """Of names that are nowhere as they are, those that mean one that is there.
+
+    `folder`: where they are files; copies of one are the same. Raises InputError for several that may be meant.
+    """
     found = {}
     faults = []
     for name in dict.fromkeys(wanted):
         fitting = names.find(name) if name else []
-        if len(fitting) > 1:
+        if len(fitting) > 1 and folder and len({sha256_of(folder / one) for one in fitting}) == 1:
+            found[name] = fitting[0]
+        elif len(fitting) > 1:
             faults.append(
                 f"{where}: {name} may be {fitting[0]} or {fitting[1]}; write its folder with it"
             )

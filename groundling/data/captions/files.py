@@ -630,7 +630,9 @@ def _all(fits: Callable[[str], bool], rows: Sequence[Mapping[str, Any]], name: s
 
 
 def _is_sentence(text: str) -> bool:
-    return len(text.split()) > 1 and not names_image(text)
+    """Whether a text may be a caption: several words, and no question."""
+    is_question = text.rstrip().endswith(("?", "？"))
+    return len(text.split()) > 1 and not is_question and not names_image(text)
 
 
 def is_headed(header: Sequence[str], told: CaptionColumns) -> bool:

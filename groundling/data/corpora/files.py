@@ -18,7 +18,7 @@ from tokenizers import Tokenizer
 
 from groundling.core.errors import InputError, first_line, reading
 from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
-from groundling.data.tables import OWN
+from groundling.data.tables import OWN, not_utf8
 from groundling.data.text.lexicon import Lexicon
 
 Item = TypeVar("Item")
@@ -289,10 +289,7 @@ def _utf8(raw: bytes, path: Path, before: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        line = before + raw.count(b"\n", 0, error.start) + 1
-        raise InputError(
-            f"{path}, line {line}: not UTF-8 (byte 0x{raw[error.start]:02x}); convert the file"
-        ) from None
+        raise not_utf8(path, raw, error.start, before) from None
 
 
 @contextmanager

@@ -129,11 +129,20 @@ class EnsembleConfig(Settings):
     """Folder with the task's official files."""
 
 
-def ensemble_inputs(config: EnsembleConfig) -> Inputs:
-    """What tells runs apart beside their settings; raises InputError for runs that cannot be averaged."""
-    from groundling.studies.clip_td.ensemble import inputs
+def answers_of(run: str, split: str = "*") -> Inputs:
+    """The answers of a run's finished seeds, each a file by its path; a seed's own folder is a run of one."""
+    places = [Path(run), *sorted(Path(run).glob("seed-*"))]
+    seeds = [place for place in places if (place / "result.json").is_file()]
+    files = [file for seed in seeds for file in sorted(seed.glob(f"predictions_{split}.jsonl"))]
+    return {str(file): file for file in files}
 
-    return inputs(config)
+
+def ensemble_inputs(config: EnsembleConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    found: dict[str, str | Path] = {"data": config.data}
+    for run in config.runs:
+        found |= answers_of(run)
+    return found
 
 
 ENSEMBLE = Command(
@@ -177,10 +186,13 @@ def check_vcr(config: VcrConfig, out: str | Path) -> None:
 
 
 def vcr_inputs(config: VcrConfig) -> Inputs:
-    """What tells runs apart beside their settings; raises InputError for runs that do not go together."""
-    from groundling.studies.clip_td.vcr import inputs
+    """What tells runs apart beside their settings."""
+    from groundling.tasks.vcr import ANSWER
 
-    return inputs(config)
+    found: dict[str, str | Path] = {"data": ANSWER.file(Path(config.data), config.split)}
+    for run in (config.both, config.answers, config.rationales):
+        found |= answers_of(run, config.split) if run else {}
+    return found
 
 
 VCR = Command(

@@ -57,16 +57,6 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def inputs(config: EnsembleConfig) -> dict[str, str | Path]:
-    """What is averaged: the data, and every member's predictions; raises InputError as `ensemble`."""
-    _, members, splits = _averaged(config)
-    found: dict[str, str | Path] = {"data": config.data}
-    for number, member in enumerate(members):
-        for split in splits:
-            found[f"{number} {split}"] = member / FILE.format(split)
-    return found
-
-
 def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
     """The task, the members' folders, and the splits that all of them predicted."""
     task = named("tasks", Task, config.task).at(Path(config.data))

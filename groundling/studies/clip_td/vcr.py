@@ -71,15 +71,6 @@ def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def inputs(config: VcrConfig) -> dict[str, str | Path]:
-    """What is scored: the data, and the predictions of every seed of both; raises InputError as `vcr`."""
-    answers, rationales = _files_of_both(config, config.split)
-    found: dict[str, str | Path] = {"data": ANSWER.file(Path(config.data), config.split)}
-    for seed in sorted(answers.keys() & rationales.keys()):
-        found |= {f"a {seed}": answers[seed], f"r {seed}": rationales[seed]}
-    return found
-
-
 @dataclass(frozen=True)
 class Prediction:
     """What a run says of one example."""

@@ -1,45 +1,143 @@
-"""A task's examples as the model sees them: texts, and the regions, pixels and teachers beside them."""
+"""A task's examples as the model reads them: which of them, and the regions, pixels and teachers beside them."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
-from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.examples import Splits
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
+from groundling.core.find import described, named
 from groundling.core.forms import Answer, Classify, Form
 from groundling.core.keyed import generator
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.regions.mirror import Mirror
-from groundling.data.regions.paired import Seeing
+from groundling.data.regions.paired import Seeing, check_mentioned
 from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import Samples, TextSamples
+from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
 from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.models.adapters import ClipAdapter
 from groundling.models.kinds import Student
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
+from groundling.settings.inputs import OwnFile, RegionInput
 from groundling.tasks import Task
+from groundling.tasks.glue import from_hub
+from groundling.tasks.partitions import left_over, taken
+from groundling.tasks.table import own_task
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
 from groundling.training.feed import Source
 from groundling.vision_language.single_stream import SingleStream
 
+Splits = Mapping[str, Sequence[Example]]
+"""Examples by split."""
 
-def regions_of(config: FinetuneConfig, task: Task) -> RegionInputs:
+
+def task_of(name: str, data: Path, own: OwnFile) -> Task:
+    """The task by its name, or the one that the user's own file makes; raises InputError for an unknown one."""
+    return own_task(data, own) if own.label else named("tasks", Task, name).at(data)
+
+
+def trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
+    """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
+    learned = task.learned(train_splits)
+    return [split for split in task.dev if split in learned]
+
+
+def read_splits(
+    task: Task,
+    data: str,
+    regions: RegionInput = RegionInput(),  # noqa: B008  (frozen)
+    *,
+    train_splits: Sequence[str] = (),
+    submit: bool = False,
+    partition: str = "",
+    max_train: int = 0,
+    unlabelled: int = 0,
+) -> dict[str, list[Example]]:
+    """Every split that is wanted, each setting as `FinetuneConfig` has it; examples have the tags that are read."""
+    folder = Path(data)
+    if data != "hub" and not folder.exists():
+        raise InputError(f"{data}: no such folder or file of data")
+    learned = train_splits or (task.train,)
+    wanted = [*learned, *task.dev, *(task.test if submit else ())]
+    parts = {}
+    for split in dict.fromkeys(wanted):
+        if data == "hub":
+            parts[split] = from_hub(task, split)
+        else:
+            parts[split] = _checked(task, split, task.read(folder, split))
+    examples = together({split: parts[split] for split in learned})
+    few = taken(examples, Path(partition), task, folder) if partition else examples
+    parts[task.train] = list(thinned(few, max_train))
+    if unlabelled:
+        rest = _unlabelled(examples, few, task, folder)
+        if not rest:
+            raise InputError(
+                f"--unlabelled {unlabelled}: {partition} takes all {len(examples)} training examples of {task.name}, "
+                "so that none is left without a label"
+            )
+        parts[task.train] += rest
+    if regions.mentioned:
+        check_mentioned(parts[task.train], task.name, regions.tags)
+    if regions.tags:
+        return parts
+    return {split: [untagged(example) for example in some] for split, some in parts.items()}
+
+
+def _checked(task: Task, split: str, examples: object) -> list[Example]:
+    """What a task's reader returned; raises InputError if these are not examples, or a class is none of the form's."""
+    if not isinstance(examples, list):
+        raise InputError(
+            f"{task.name}: `read` returned {described(examples)} for {split!r}, expected a list of Example"
+        )
+    classes = len(task.form.labels) if isinstance(task.form, Classify) else 0
+    for example in examples:
+        if not isinstance(example, Example):
+            raise InputError(
+                f"{task.name}: `read` returned {described(example)} among those of {split!r}, expected an Example"
+            )
+        label = example.label
+        if classes and label is not None and label not in range(classes):
+            raise InputError(
+                f"{task.name}: {example.id} of {split!r} has the label {label!r}, expected a number from 0 to "
+                f"{classes - 1}, or None"
+            )
+    return examples
+
+
+def _unlabelled(
+    examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
+) -> list[Example]:
+    """The training examples outside the partition, which keep no label; raises InputError if they cannot lose it."""
+    if task.mark is not None:
+        raise InputError(
+            f"--unlabelled: the labels of {task.name} come with the regions and cannot be withheld"
+        )
+    return left_over(examples, few, task, folder)
+
+
+def regions_of(
+    regions: RegionInput,
+    task: Task,
+    train_splits: Sequence[str] = (),
+    *,
+    blind: bool = False,
+    flip: bool = False,
+) -> RegionInputs:
     """The stores and photos of a run, which all seeds share; of those with --images, where to look is read and no more.
 
     Raises InputError for a store of a split that there is not.
     """
     splits = (task.train, *task.dev, *task.test)
     return RegionInputs(
-        config.regions,
+        regions,
         splits,
         f"split of {task.name}",
-        learned=config.train_splits or (task.train,),
-        blind=config.blind,
-        flip=config.pixels.flip,
+        learned=train_splits or (task.train,),
+        blind=blind,
+        flip=flip,
         called=UNTIED,
     )
 
@@ -151,22 +249,22 @@ def learning_from(
     samples: Samples,
     examples: Sequence[Example],
     objectives: Sequence[Objective],
-    config: FinetuneConfig,
+    data: str,
+    unlabelled: int,
 ) -> Source:
-    """What is learned from: training samples of these examples, those without labels beside the others.
+    """What is learned from: training samples of these examples, `unlabelled` ones without labels beside each other one.
 
     Raises InputError if there are some, and no objective that needs no label.
     """
-    called = f"--data {config.data}" if config.data else "the data"
-    if not config.unlabelled:
+    called = f"--data {data}" if data else "the data"
+    if not unlabelled:
         return Source(samples, name=called)
     if all("labels.label" in objective.needs for objective in objectives):
-        raise InputError(
-            f"--unlabelled {config.unlabelled}: all of --objectives {' '.join(config.objectives)} need labels"
-        )
+        names = " ".join(one.name for one in objectives[1:])  # behind the task's own
+        raise InputError(f"--unlabelled {unlabelled}: all of --objectives {names} need labels")
     known = [number for number, one in enumerate(examples) if one.label is not None]
     others = [number for number, one in enumerate(examples) if one.label is None]
     labelled = Chosen(samples, known)
     (first,) = labelled.get([0], [generator(examples[0].id)])
     rest = Unlabelled(Chosen(samples, others), first.labels["label"])
-    return Source(labelled, name=called, beside=rest, each=config.unlabelled)
+    return Source(labelled, name=called, beside=rest, each=unlabelled)
