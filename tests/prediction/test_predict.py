@@ -593,7 +593,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "folder"}, "learned from a file of one's own; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file, and has no splits"),
-        ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
+        ({"out": "answers.txt"}, "ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
         ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),

@@ -341,7 +341,7 @@ def gate_of(form: Form | None, **options: Any) -> Objective:
     [
         (None, {}, "td_text: --td-gate question compares answers to a task, and there is none"),
         (Regress(), {}, "this task has none to choose from"),
-        (Pick(), {}, "this task has none to choose from"),
+        (Pick(), {}, "has none to choose"),
         (FOUR, {"td_temperature": 0.0}, "td.temperature = 0.0, expected"),
         (FOUR, {"td_temperature": math.nan}, "td.temperature = nan, expected"),
     ],
