@@ -343,7 +343,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"grid": 2, "boxes": "x.json"}, "both say where the boxes are"),
         ({"boxes": str(twice)}, "file 0.png: expected only once"),
         ({"detector": models["resnet"]}, "resnet: "),
-        ({"backbone": "nowhere"}, "nowhere: no "),
+        ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):
         with pytest.raises(InputError, match=message) as caught:
             regions(changed(config, **changes), tmp_path / "out")
