@@ -92,7 +92,7 @@ def _run(name: str, arguments: list[str]) -> int:
 
 
 def _quiet() -> None:
-    """No progress bars or advice of a library that a recipe uses; those that do without are not slowed by it."""
+    """No progress bars or advice of a library that a command uses; those that do without are not slowed by it."""
     if "transformers" not in sys.modules:
         return
     from transformers.utils import logging as hf_logging

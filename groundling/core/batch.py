@@ -116,7 +116,7 @@ class Row:
 @documented
 @dataclass(frozen=True)
 class RegionRow:
-    """The regions of one row's images, best first; see `data/regions.py` for where they come from."""
+    """The regions of one row's images, best first; see `data/regions/store.py` for where they come from."""
 
     features: np.ndarray
     """(R, D) float32."""

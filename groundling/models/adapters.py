@@ -72,7 +72,7 @@ class ClipAdapter(Student):
     """
 
     def __init__(self, base: Base, options: Adapting) -> None:
-        """Raises InputError for settings that do not go together; see `groundling.config.check_adapter`."""
+        """Raises InputError for settings that do not go together; see `check_adapter`."""
         super().__init__()
         check_adapter(options)
         self.base = base

@@ -1,6 +1,6 @@
 """What every join of text and regions promises: one sequence for a BERT encoder.
 
-Everything in which VisualBERT, VL-BERT and UNITER differ before their heads is in their joins (`groundling/joins/`).
+Everything in which VisualBERT, VL-BERT and UNITER differ before their heads is in their joins (`vision_language/`).
 The order is text (with its padding, which the mask hides), regions, and what a join adds after them; positions are
 those of a sequence without padding. A join owns what BERT lacks and reads BERT's own embeddings, so that BERT stays a
 stock model.

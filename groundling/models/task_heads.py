@@ -1,4 +1,4 @@
-"""Heads that answer a task: plain ones, and what the papers' own (in `groundling/joins/`) are made of."""
+"""Heads that answer a task: plain ones, and what the papers' own (in `groundling/vision_language/`) are made of."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from groundling.objectives import Objective
 
 
 class Supervised(Objective):
-    """A task's own loss on what a head answers: the plain head of its form, or a paper's (`groundling/joins/`).
+    """A task's own loss on what a head answers: the plain head of its form, or a paper's (`vision_language/`).
 
     Samples whose label is hidden (`data/unlabelled.py`) are answered, for a gate to see, and not scored.
     """

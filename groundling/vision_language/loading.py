@@ -27,7 +27,7 @@ from groundling.vision_language.single_stream import (
 
 
 def load_student(source: str | Path, kind: str = "", design: str = "") -> Student:
-    """The model of a hub id or folder; `Kind`s of `models/` and `joins/` are asked first, then transformers.
+    """The model of a hub id or folder; `Kind`s of `models/` and `vision_language/` are asked first, then transformers.
 
     `kind` (MODULE:NAME) names a `Kind` of your own that loads it, `design` the `Design` that a single-stream model of
     a join outside this package was made with. Raises InputError if there is no model, or one that needs these.

@@ -189,7 +189,7 @@ class _Watched:
 JOIN = "join.json"
 """Marks a folder of a single-stream model."""
 CNN = "cnn"
-"""Beside it, the folder of the CNN of a model that reads pixels; `joins/end_to_end.py` loads these."""
+"""Beside it, the folder of the CNN of a model that reads pixels; `end_to_end.py` loads these."""
 
 
 def bert_of(start: object) -> BertModel:

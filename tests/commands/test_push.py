@@ -76,7 +76,7 @@ def test_a_fine_tuning_says_its_scores_and_what_flatters_them(place: Path, hub: 
     card = hub.cards["me/rte"]
     result = json.loads((place / "tuned/result.json").read_text())
     assert f"| median: dev: accuracy | {result['median']['dev']['accuracy']:.4g} |" in card
-    assert "its scores on dev are flattered by that choice" in card
+    assert "scores on dev are flattered" in card
     assert "--eval-every 0.25 --keep best" in card
     assert str(place) not in card
 

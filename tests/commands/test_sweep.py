@@ -133,7 +133,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a whole number"),
         (
             ('text = ["text.txt"]', "text = 3"),
-            "text = 3, expected a list of texts",
+            "text = 3, expected a list",
         ),
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; expected adapt"),
         (

@@ -150,7 +150,7 @@ def test_code_is_compared_before_it_runs(place: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(loaded, "hashes_of", watched)
     model = load("downloaded", trust=name)
     assert seen == [False] and (place / "ran").exists()
-    assert any("evil.py: changed since the model was trained" in note for note in model.notes)
+    assert any("evil.py: changed since" in note for note in model.notes)
 
 
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:

@@ -23,7 +23,7 @@ from groundling.tasks import Task
         ("t.txt", b"", "t.txt: the file is empty"),
         ("t.txt", b" \n\n", "t.txt: the file is empty"),
         ("t.txt", b"fine\ncaf\xe9\n", "t.txt, line 2: not UTF-8 (byte 0xe9)"),
-        ("c.json", None, "c.json: no such file or folder"),
+        ("c.json", None, "c.json: no such file"),
         ("c.json", b'{"images": [],\n"annotations": [', "c.json, line 2: not valid JSON"),
         (
             "c.json",
@@ -117,10 +117,10 @@ def test_images_that_are_broken_or_missing(
         tmp_path / "out",
     )
     if kind == "missing":
-        assert "1 of 3 captioned images are missing, the first is 2.png" in line
+        assert "1 of 3" in line and "2.png" in line
         assert "--skip-missing" in line
     else:
-        assert f"{bad}: does not decode as an image" in line
+        assert f"{bad}: does not decode" in line
 
 
 @pytest.mark.parametrize("name", ["CoLA/train.tsv", "Flickr8k.token.txt", "train.txt"])

@@ -34,7 +34,7 @@ def test_e1_e15_data_check_reads_pictures_as_commands_do(tmp_path: Path) -> None
     Image.fromarray(np.ones((8, 8), np.float32)).save(tmp_path / "x.tiff")
     (tmp_path / "x.tiff").rename(tmp_path / "x.jpg")
     homes.picture(tmp_path / "fine.jpg")
-    assert "x.jpg: does not decode as an image" in check(tmp_path).problems[0]
+    assert "x.jpg: does not decode" in check(tmp_path).problems[0]
     with pytest.raises(InputError, match="its pixels are fractions"):
         read_picture(tmp_path / "x.jpg")
 
@@ -44,4 +44,4 @@ def test_e13_a_pipe_among_pictures_is_not_waited_for(tmp_path: Path) -> None:
     homes.picture(tmp_path / "fine.jpg")
     with pytest.raises(InputError, match="is no ordinary file"):
         read_picture(tmp_path / "x.jpg")
-    assert "x.jpg: does not decode as an image" in check(tmp_path).problems[0]
+    assert "x.jpg: does not decode" in check(tmp_path).problems[0]

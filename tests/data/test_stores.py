@@ -201,7 +201,7 @@ def test_a_changed_manifest_is_another_run(
             ("train={}/val", "val={}/val"),
             "12 of 12 images are not in this region store, the first is 'COCO_train2014_0",
         ),
-        (("{}/train", "{}/gone"), "gone: no such file or folder"),
+        (("{}/train", "{}/gone"), "gone: no such file"),
     ],
 )
 def test_stores_that_do_not_fit_are_named(

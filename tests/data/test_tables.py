@@ -93,7 +93,7 @@ def test_the_line_is_named_on_which_a_quote_opens(tmp_path: Path) -> None:
     put(path, 'text,label\nfine,1\n"he said "hi" to me",0\n')
     told = refusal(read_csv, path, ("text", "label"))
     assert f"{path}, line 3: a quote opens here that closes in line 3" in told
-    assert 'write a quote inside a value twice ("")' in told
+    assert 'quote inside a value twice ("")' in told
 
 
 def test_a_cell_without_end_is_told_by_its_line(tmp_path: Path) -> None:
@@ -175,4 +175,4 @@ def test_rows_of_dev_are_told_though_they_are_spelt_otherwise_in_train(tmp_path:
     rows = "".join(f"{text},{n % 2}\n" for n, text in enumerate([*spelt, "new one"]))
     held = put(tmp_path / "held.csv", "text,label\n" + rows)
     notes = own_notes(OwnReader(path, OwnFile(text="text", label="label", dev=str(held))))
-    assert any("3 of 4 dev rows have texts that are in train" in note for note in notes)
+    assert any("3 of 4 dev rows" in note for note in notes)

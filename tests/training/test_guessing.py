@@ -16,7 +16,6 @@ from homes import STEPS
 
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain import run as pretraining
 from groundling.core.batch import collate
 from groundling.core.find import instances
 from groundling.objectives import Given, Part, Targets, Vocabulary

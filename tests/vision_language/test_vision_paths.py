@@ -241,7 +241,7 @@ def test_tags_need_the_annotated_objects_in_their_order(
         if kind == "uniter":  # it reads tags as words of their own
             finetune(config, BRIEF, tmp_path / f"{other}-run")
             continue
-        with pytest.raises(InputError, match=r"2 annotated objects in their order") as told:
+        with pytest.raises(InputError, match="2 annotated objects") as told:
             finetune(config, BRIEF, tmp_path / f"{other}-run")
         assert "\n" not in str(told.value)
         assert "groundling regions --boxes" in str(told.value)

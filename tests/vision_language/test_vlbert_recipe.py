@@ -168,7 +168,7 @@ def test_damaged_segments_are_named(place: Path, tmp_path: Path) -> None:
     content = json.loads(index.read_text())
     content["columns"]["cover"]["shape"] = [24]
     index.write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"not the index of a region store \(no fitting cover\)"):
+    with pytest.raises(InputError, match=r"region store \(no fitting cover\)"):
         RegionStore(tmp_path / "some")
     for field, value in (("segms", None), ("segms", [[], []]), ("names", ["dog"])):
         about = json.loads((place / "vcr1images/film/0.json").read_text()) | {field: value}
@@ -213,7 +213,7 @@ def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_p
     assert isinstance(before, EndToEnd) and (before.side, before.long_side) == (40, 0)
     with pytest.raises(InputError, match="--long-side 30: shorter than the short side of 40"):
         finetune(changed(again, long_side=30), TWO, tmp_path / "no")
-    with pytest.raises(InputError, match="uniter reads stored features, no pixels"):
+    with pytest.raises(InputError, match="uniter reads stored features"):
         finetune(changed(settings, join="uniter"), TWO, tmp_path / "uniter")
 
 
@@ -263,7 +263,7 @@ def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
     done = [start_layer(layer, tmp_path, name, "bert") for layer, name in made.starts()]
     assert done == [True, False]
     assert torch.equal(made.between[0].weight, earlier.head[0].weight)  # type: ignore[index, union-attr]
-    with pytest.raises(InputError, match="there are none: make the store with"):
+    with pytest.raises(InputError, match="there are none: make"):
         part_named("region_classes").make(Given(sizes._replace(classes=0)))
 
 

@@ -293,7 +293,7 @@ def keyword_importance(
 
     Args:
         text: the text.
-        words: the raw words' character spans, (K, 2), see `data/words.py`.
+        words: the raw words' character spans, (K, 2), see `data/text/words.py`.
         keywords: what finds the keywords of a text.
         stopwords: in lower case; without, YAKE's.
     """
@@ -326,7 +326,7 @@ def token_scores(
 
     Args:
         relevance: cosine of image and word, (K,); cosines may be negative.
-        importance: what each word is worth to its text, (K,), see `data/keywords.py`.
+        importance: what each word is worth to its text, (K,), see `data/text/keywords.py`.
         candidates: which words may be chosen, (K,) bool.
     """
     return _shares(relevance, candidates) + _shares(importance, candidates)

@@ -495,7 +495,7 @@ def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
     assert [layer and layer["value"] for layer in three] == [50, 50, 75, None]
     told = board(np.stack(columns, 1), half, active * 0.1).report()
     assert told["held_out"] is None and told["chosen"] == [None, None] and told["best"] is None
-    assert any("no head sends more than 20%" in note for note in told["notes"])
+    assert any("sends more than 20%" in note for note in told["notes"])
     lonely = board(np.stack(columns, 1)[:1], half[:1], active).report()
     assert lonely["held_out"] is None and lonely["chosen"] == ["0-0", None]
 
@@ -567,7 +567,7 @@ def run(place: Path, out: Path, *more: str) -> int:
 def test_the_command_writes_a_table_of_all_heads(place: Path, tmp_path: Path, capsys: Any) -> None:
     assert run(place, tmp_path / "out", "--active", "0.1") == 0
     shown = capsys.readouterr().out
-    assert "layers and heads count from 0" in shown and "the region of highest confidence" in shown
+    assert "heads count from 0" in shown and "the region of highest confidence" in shown
     told = json.loads((tmp_path / "out/result.json").read_text())
     counts = told["counts"]
     assert (counts["images"], counts["texts"], counts["asked"]) == (3, 6, 9)

@@ -250,7 +250,7 @@ def test_pickled_weights_are_refused(name: str, place: Path, tmp_path: Path) -> 
     weights = load_file(folder / "model.safetensors")
     (folder / "model.safetensors").unlink()
     torch.save(weights, folder / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model.bin: a pickle, which is never") as caught:
+    with pytest.raises(InputError, match=r"pytorch_model.bin: a pickle") as caught:
         load_viewed(folder)
     assert "\n" not in str(caught.value)
 
@@ -270,7 +270,7 @@ def test_damaged_weights_are_named(name: str, place: Path, tmp_path: Path) -> No
 def test_a_processor_that_is_no_object_is_named(place: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(place / "vilt", tmp_path / "vilt")
     put(folder / "preprocessor_config.json", "[1]")
-    with pytest.raises(InputError, match=r"preprocessor_config\.json is missing or damaged"):
+    with pytest.raises(InputError, match=r"preprocessor_config\.json is missing"):
         load_vilt(folder)
 
 
@@ -433,7 +433,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
 @pytest.mark.parametrize(
     ("given", "complaint"),
     [
-        ({"images": ""}, "this model reads pixels; pass --images FOLDER"),
+        ({"images": ""}, "reads pixels; pass --images FOLDER"),
         ({"regions": ("x",)}, "this model reads patches of photos, no regions; leave --regions"),
         ({"most_regions": 3}, "no regions; leave --most-regions out"),
     ],

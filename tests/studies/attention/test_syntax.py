@@ -594,7 +594,7 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
     few = ["--least-arcs", "3", "--active", "0.1"]
     assert run(place, tmp_path / "out", *few) == 0
     shown = capsys.readouterr().out
-    assert "relations of the paper's Table 2" in shown and "layers and heads count from 0" in shown
+    assert "relations of the paper's Table 2" in shown and "heads count from 0" in shown
     told = json.loads((tmp_path / "out/result.json").read_text())
     counts = told["counts"]
     assert (counts["captions"], counts["parsed"], counts["asked"]) == (6, 6, 21)

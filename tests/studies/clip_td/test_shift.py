@@ -482,7 +482,7 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     assert "val-4" in biased and len(biased) == 12
     assert result["after"]["items"] == 2 and result["language_biased"]["items"] == 12
     every = predictions(tmp_path / "all.jsonl", data, {})
-    assert "no item is left by --kind im" in refusal(config, tmp_path / "b", predictions=str(every))
+    assert "item is left by --kind im" in refusal(config, tmp_path / "b", predictions=str(every))
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
