@@ -153,7 +153,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         RegionsConfig, images=folder, boxes=(folder,), backbone=backbone, whole=True
     )
     regions(config, tmp_path / "annotated")
-    regions(changed(config, also_detected=True), tmp_path / "both")
+    regions(changed(config, also_detected=True, detector=backbone), tmp_path / "both")
     first, both = (RegionStore(tmp_path / name) for name in ("annotated", "both"))
     assert first.behind("film/1") == 0 and both.behind("film/1") == 3
     assert both.in_annotated_order("film/1")
