@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from groundling.command import SHARED, Command
 from groundling.command.names import check_inner, check_parts, check_teacher
@@ -176,6 +176,13 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     }
 
 
+def told(config: PretrainConfig, training: TrainConfig) -> Mapping[str, Any]:
+    """Settings as config.json has had them since before those of a phase were a group."""
+    settings = asdict(config)
+    phase = settings.pop("phase")
+    return {**settings, **phase, "train": asdict(training)}
+
+
 COMMAND = Command(
     "pretrain",
     "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
@@ -187,5 +194,5 @@ COMMAND = Command(
     common="model student regions captions task data steps epochs batch lr seed cpu",
     rules=check,
     reads=reads,
-    leaves=RunFolder(inputs, makes=["model"]),
+    leaves=RunFolder(inputs, told=told, makes=["model"]),
 )
