@@ -11,6 +11,7 @@ from groundling.command import SHARED, Command
 from groundling.command.names import check_inner, check_parts, check_teacher
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted, weighted_files
+from groundling.models.folders import has_cnn
 from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
@@ -151,7 +152,8 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
     """Of what a new model's CNN is made."""
-    return {"--backbone": config.pixels.backbone} if config.regions.images else {}
+    is_new = config.regions.images and not has_cnn(config.student)
+    return {"--backbone": config.pixels.backbone} if is_new else {}
 
 
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
