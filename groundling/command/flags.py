@@ -200,7 +200,7 @@ def _positional(command: Command) -> Iterator[Setting]:
 def _title(prefix: str, group: type[Any]) -> str:
     """What a group of flags is called: what the class of its settings says of itself."""
     first = " ".join(summary_of(group).split("\n\n")[0].split()).rstrip(".")
-    return f"--{dotted(prefix)} {first}:" if dotted(prefix) else f"{first}:"
+    return f"{first} (--{dotted(prefix)}...):" if dotted(prefix) else f"{first}:"
 
 
 def _explained(flag: Flag) -> str:
@@ -211,7 +211,7 @@ def _explained(flag: Flag) -> str:
         said.append("needed")
     if flag.setting.kind is bool:
         said.append(f"default: {'on' if flag.default else 'off'}")
-        return _entry(f"--{flag.name}, {_negated(flag.name)}", told.text, *said)
+        return _entry(f"--{flag.name}/{_negated(flag.name)}", told.text, *said)
     if flag.default not in ("", ()):
         said.append(f"default: {spelt(flag.default)}")
     return _entry(f"--{flag.name} {_metavar(flag.setting)}", told.text, *said)

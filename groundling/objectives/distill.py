@@ -146,7 +146,6 @@ def _distill(given: Given, kind: Literal["contrastive", "l1"]) -> Distill:
         pool=options.pool,
         targets=options.l1_targets,
         weight=options.distill_weight,
-        warmup=options.distill_warmup,
     )
 
 

@@ -65,8 +65,6 @@ class Distilling(Settings):
 
     distill_weight: Annotated[float, at_least(0)] = 1.0
     """Weight of the l1 or contrastive terms."""
-    distill_warmup: Annotated[int, at_least(0)] = 0
-    """Steps in which that weight grows from 0."""
     sentence: Annotated[float, at_least(0)] = 1.0
     """Share of the sentence term."""
     word: Annotated[float, at_least(0)] = 1.0

@@ -19,6 +19,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.finetune.result import summary
+from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
 from groundling.tasks.glue import STSB
 from groundling.training.loop import train
@@ -175,3 +176,17 @@ def test_finetune_keeps_what_it_trained_unless_told_not_to(
         p.numel() for p in AutoModel.from_pretrained(encoder).parameters()
     )
     assert load_file(folder / "model" / "groundling_heads.safetensors")
+
+
+def test_a_run_begins_only_where_there_is_room(
+    tuned: tuple[Path, dict], tune: FinetuneConfig, tmp_path: Path
+) -> None:
+    out = tmp_path / "not" / "there"
+    with pytest.raises(
+        InputError, match=rf"^--free-gb 1e\+09: [\d.]+ GB are free on the disk of {out}"
+    ):
+        finetune(replace(tune, free_gb=1e9), STEPS, out)
+    assert not out.parent.exists()
+    done, result = tuned  # which the setting makes no other run
+    again = replace(tune, seeds=2, submit=True, free_gb=1e-9)
+    assert finetune(again, replace(STEPS, seed=4), done)["scores"] == result["scores"]

@@ -58,7 +58,7 @@ def test_help_lists_every_field_with_its_docstring(
     flags = flags_of(command)
     assert flags
     for flag, doc in flags.items():
-        entry = re.search(rf"{re.escape(flag)}[ ,|].*", text)
+        entry = re.search(rf"{re.escape(flag)}[ /].*", text)
         assert entry, flag
         assert doc and " ".join(doc.split()) in entry[0], flag
     assert ("--out" in text) == COMMANDS[command].out

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from shutil import disk_usage
 from typing import Annotated, Literal
 
 from groundling.command import SHARED, Command
@@ -61,6 +62,9 @@ step, for objectives that need none (semi-supervised: CLIP-TD); 0: none."""
     """Also predict the unlabelled test split, in the server's format."""
     save_model: bool = True
     """Keep each seed's fine-tuned encoder and head, for `predict` and `evaluate`; a sweep keeps none unless told to."""
+    free_gb: Annotated[float, at_least(0)] = 0.0
+    """Refuse to begin where fewer gigabytes are free on the disk of --out, before hours are lost to a full one; 0: \
+begin anyway."""
     called: str = ""
     """What reports call the task, where its runs at several sizes stand side by side; empty: its own name."""
     freeze_words: bool = False
@@ -116,6 +120,7 @@ def check(
         raise InputError(
             f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )
+    _check_disk(config.free_gb, Path(out))
     _check_regions_given(config)
     _check_baselines(config)
     _check_unlabelled(config)
@@ -123,6 +128,16 @@ def check(
     check_parts(config.objectives, config.teacher, "finetune")
     check_teacher(config.objectives, config.teacher, config.inner, "finetune")
     check_inner(config.inner, config.adversarial)
+
+
+def _check_disk(wanted: float, out: Path) -> None:
+    """Raises InputError if a disk has less room than is wanted."""
+    there = next(folder for folder in [out, *out.absolute().parents] if folder.exists())
+    free = disk_usage(there).free / 1e9
+    if free < wanted:
+        raise InputError(
+            f"--free-gb {wanted:g}: {free:.1f} GB are free on the disk of {out}; choose another --out, or make room"
+        )
 
 
 def _check_baselines(config: FinetuneConfig) -> None:
@@ -240,8 +255,8 @@ def makes(config: FinetuneConfig, training: TrainConfig) -> Sequence[str]:
     return [f"seed-{seed}/model" for seed in range(training.seed, training.seed + config.seeds)]
 
 
-ASKED_FOR_LATER = ("seeds", "baselines", "train.seed")
-"""More seeds, and baselines, make a run the same one, continued."""
+ASKED_FOR_LATER = ("seeds", "baselines", "train.seed", "free_gb")
+"""More seeds, and baselines, make a run the same one, continued; room on a disk is no affair of its results."""
 
 COMMAND = Command(
     "finetune",

@@ -52,7 +52,7 @@ fine-tuned model reads them as it learned."""
     """Draws the controls, the halves of the data and the resamples of the intervals."""
     kind: str = ""
     """MODULE:NAME of a `Kind` of your own that loads the model."""
-    join: str = ""
+    join: Annotated[str, Input.DESIGN] = ""
     """MODULE:NAME of a `Design` of your own that the model was made with."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""

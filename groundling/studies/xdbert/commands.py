@@ -98,7 +98,7 @@ class GroundedConfig(Settings):
     """Run folder of the control."""
     other: Annotated[str, Input.FOLDER, needed] = ""
     """Run folder of the model that may have gained."""
-    task: Annotated[str, needed] = ""
+    task: Annotated[str, Input.TASK, needed] = ""
     """Task by name, e.g. glue/rte."""
     data: Annotated[str, Input.PATH, needed] = ""
     """Folder with the task's official files."""
