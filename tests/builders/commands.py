@@ -1,4 +1,4 @@
-"""Words of commands on sound inputs, with some of them changed."""
+"""Words of commands on sound inputs, with some of them changed; every flag that a command has."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
+
+from groundling.cli import COMMANDS
+from groundling.core.documented import fields_told
+from groundling.settings.fields import flat
 
 
 def adapting_with(given: Path, out: Path, **changes: object) -> list[object]:
@@ -40,3 +44,16 @@ def tuning_with(given: Path, out: Path, **changes: object) -> list[object]:
 def same(out: Path, whole: dict[str, torch.Tensor]) -> bool:
     found = load_file(out / "model" / "model.safetensors")
     return found.keys() == whole.keys() and all(torch.equal(found[k], whole[k]) for k in whole)
+
+
+def flags_of(command: str) -> dict[str, str]:
+    """Every flag of a command's settings, of their groups too, and the docstring of its field."""
+    flags = {}
+    for prefix, settings in COMMANDS[command].settings.items():
+        start = "" if prefix.startswith("_") else f"{prefix}."
+        for group, one in flat(settings):
+            flag = f"--{start}{one.name.replace('_', '-')}"
+            assert flag not in flags, f"{command}: two settings are called {flag}"
+            told = {field.name: field.text for field in fields_told(type(group))}
+            flags[flag] = told[one.name]
+    return flags

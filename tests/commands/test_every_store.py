@@ -13,9 +13,8 @@ import pytest
 import standins
 import torch
 import vcr_files
-from builders.photos import resnet
 from builders.regions import lxmert
-from builders.seeing import seeing_models
+from builders.seeing import resnet, seeing_models
 from homes import picture, put, student, table
 
 from groundling.cli import main

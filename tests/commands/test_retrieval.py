@@ -14,7 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
-from builders.photos import image
+from builders.seeing import image
 from homes import put
 from PIL import Image
 from safetensors.torch import load_file, save_file
@@ -161,10 +161,6 @@ def config_of(place: Path, **changes: object) -> RetrieveConfig:
         cpu=True,
     )
     return replace(config, **changes)
-
-
-def captions_of(place: Path) -> list[str]:
-    return [line.partition("\t")[2] for line in (place / "captions.txt").read_text().splitlines()]
 
 
 def pictures(place: Path, name: str) -> np.ndarray:

@@ -15,7 +15,7 @@ from pathlib import Path
 import documents
 import homes
 import pytest
-from builders.flags import flags_of
+from builders.commands import flags_of
 from builders.regions import store
 from documents import PAGES, ROOT
 from transformers import AutoModel

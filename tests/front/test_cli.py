@@ -15,7 +15,7 @@ from pathlib import Path
 
 import homes
 import pytest
-from builders.flags import flags_of
+from builders.commands import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main

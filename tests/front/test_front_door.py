@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 import pytest
-from builders.flags import flags_of
+from builders.commands import flags_of
 
 import groundling
 from groundling import api as functions

@@ -18,8 +18,8 @@ import pytest
 import torch
 import toys
 import vcr_files
-from builders.photos import resnet
 from builders.regions import store
+from builders.seeing import resnet
 from homes import STEPS, put, table
 from PIL import Image
 from transformers import CLIPImageProcessorPil

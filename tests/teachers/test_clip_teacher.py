@@ -16,8 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
-from builders.photos import image
 from builders.regions import store
+from builders.seeing import image
 from homes import Killed, digests, put
 from PIL import Image
 from transformers import AutoModel, AutoTokenizer, CLIPImageProcessorPil, SiglipImageProcessorPil

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 import torch
 import vcr_files
-from builders.photos import resnet
 from builders.regions import store
+from builders.seeing import resnet
 from homes import STEPS, digests, log_of, whole_and_resumed
 from PIL import Image
 from transformers import CLIPImageProcessorPil, CLIPModel

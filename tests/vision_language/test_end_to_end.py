@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 import torch
 import toys
-from builders.photos import pictures, resnet
 from builders.regions import store
+from builders.seeing import pictures, resnet
 from builders.tasks import vqa
 from homes import STEPS, log_of
 from PIL import Image

@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 import torch
 import toys
-from builders.photos import pictures, resnet
 from builders.regions import store
+from builders.seeing import pictures, resnet
 from builders.tasks import VCR_ANSWERS, VCR_QUESTION, VCR_REASONS, vcr_line
 from homes import STEPS, log_of, put
 from safetensors.torch import load_file

@@ -16,8 +16,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import toys
-from builders.photos import resnet
 from builders.regions import store
+from builders.seeing import resnet
 from builders.tasks import vqa
 from homes import STEPS, log_of, put
 from PIL import Image

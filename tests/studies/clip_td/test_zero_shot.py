@@ -15,8 +15,8 @@ import pytest
 import torch
 import torch.nn.functional as F
 import vcr_files
-from builders.photos import image, resnet
 from builders.regions import store
+from builders.seeing import image, resnet
 from builders.tasks import vqa_answers
 from homes import STEPS, answers, put
 from PIL import Image
