@@ -112,7 +112,7 @@ def two_machines(processes) -> Callable[..., None]:
     def call(function: Callable[..., None], *arguments: object) -> None:
         port = homes.free_port()
         ranks = [
-            processes.Process(target=_on_machine, args=(rank, port, function, *arguments))
+            processes.Process(target=homes.on_machine, args=(rank, port, function, *arguments))
             for rank in (0, 1)
         ]
         for rank in ranks:
@@ -127,13 +127,6 @@ def two_machines(processes) -> Callable[..., None]:
         assert [one.exitcode for one in ranks] == [0, 0]
 
     return call
-
-
-def _on_machine(rank: int, port: int, function: Callable[..., None], *arguments: object) -> None:
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
-    os.environ |= {"LOCAL_WORLD_SIZE": "1", "GROUP_RANK": str(rank)}
-    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    function(*arguments)
 
 
 @pytest.fixture(scope="session")

@@ -106,6 +106,10 @@ CHECKS: Mapping[Input | None, Check] = {
 """How to ask whether what a setting names is there."""
 
 
+NAMES = (Input.TASK, Input.DESIGN, Input.INNER)
+"""What is known by name, and no file."""
+
+
 def check_inputs(
     settings: object, prefix: str = "", later: Callable[[str], bool] = lambda word: False
 ) -> None:
@@ -114,7 +118,8 @@ def check_inputs(
     Files, folders, models, and columns of tables as far as their headers tell. `prefix` stands before a flag's name;
     `later` says of which words it is too early to ask.
     """
-    for group, one in flat(settings):
+    # What is wrong with a name is told without a look at the disk.
+    for group, one in sorted(flat(settings), key=lambda pair: pair[1].input not in NAMES):
         # What a `Kind` of your own loads may be anything.
         is_model = one.input in (Input.MODEL, Input.WEIGHTS)
         if one.input not in CHECKS or (is_model and vars(group).get("kind")):

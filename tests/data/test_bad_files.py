@@ -117,7 +117,7 @@ def test_images_that_are_broken_or_missing(
         tmp_path / "out",
     )
     if kind == "missing":
-        assert "1 of 3 captioned images are missing, the first is 2.png" in line
+        assert "1 of 3" in line and "2.png" in line
         assert "--skip-missing" in line
     else:
         assert f"{bad}: does not decode" in line

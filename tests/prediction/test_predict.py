@@ -553,10 +553,9 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
                     settings[name] = str(root / value)
         out = place / settings.pop("out", "answers.csv")
         kind = PredictConfig if command is predict else EvaluateConfig
-        config = configured(kind, cpu=True, **settings)
         rest = (out,) if command is predict else ()
         with pytest.raises(InputError) as caught:
-            command(config, *rest)
+            command(configured(kind, cpu=True, **settings), *rest)
         assert "\n" not in str(caught.value)
         assert not (place / "answers.csv").exists()
         return str(caught.value)

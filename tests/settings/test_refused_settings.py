@@ -42,10 +42,10 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
         ),
         (
             [*TUNE, "--label", "y"],
-            "--label y makes a task of your own file; leave it or --task out",
+            "--label y makes a task",
         ),
         ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
-        ([*TUNE, "--most-regions", "3"], "--most-regions is about regions; pass --regions STORE"),
+        ([*TUNE, "--most-regions", "3"], "--most-regions is about regions"),
         (["probe"], "needs --model"),
         (
             ["probe", "--model", "STUDENT", "--data", "GLUE"],

@@ -729,7 +729,7 @@ def test_data_that_does_not_fit_is_named(place, tmp_path):
     assert "nlvr2-dev-1 has 2 images; a teacher that is asked for clip_image" in refused(nlvr2)
     assert "e has 0 images" in refused(Example("e", "a dog"))
     gone = Example("e", "a dog", images=("some/9",))
-    assert "photos: 1 images are missing, the first is 'some/9'" in refused(gone)
+    assert all(part in refused(gone) for part in ("photos: 1 images", "'some/9'"))
     photos = tmp_path / "photos"
     shutil.copytree(place / "photos", photos)
     put(photos / "some/3.png", b"no image")

@@ -313,7 +313,7 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     assert len(samples("wide")) == 1 and samples("wide").ids == ["t"]
     for images, message in (
         (("wide", "deep/high"), "t has 2 images; a model that reads pixels takes one a text"),
-        (("lost",), "1 images are missing, the first is 'lost'"),
+        (("lost",), "1 images are missing, .* 'lost'"),
     ):
         with pytest.raises(InputError, match=message):
             samples(*images)
@@ -457,7 +457,7 @@ def test_mistakes_are_named(
         ),
         ({"backbone": str(place / "bert")}, "bert: expected a ResNet of four stages"),
         ({"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet of"),
-        ({"images": str(tmp_path / "few")}, "few: 5 images are missing, the first is '001'"),
+        ({"images": str(tmp_path / "few")}, "few: 5 images .* '001'"),
     ):
         with pytest.raises(InputError, match=message):
             pretrain(changed(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]

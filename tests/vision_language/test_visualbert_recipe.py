@@ -229,7 +229,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
     [
         ({"task": "flickr30k"}, "texts of flickr30k are neither right nor wrong"),
         ({"model": "uniter"}, "only VisualBERT predicts what is right, not uniter"),
-        ({"task": "", "data": "", "captions": "c.txt"}, "captions have none; pass --task"),
+        ({"task": "", "data": "", "captions": "c.txt"}, "captions have none"),
     ],
 )
 def test_what_cannot_be_judged(

@@ -35,7 +35,6 @@ from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.models.patches import PatchReader, PatchStore
 from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
 from groundling.studies.attention.subjects import is_fine_tuned, match_head
-from groundling.training.evaluation import evaluate
 from groundling.vision.photos import Finder
 from groundling.vision.settings import Finding
 from groundling.vision_language.end_to_end import EndToEnd
@@ -79,16 +78,7 @@ class Looked:
         else:
             self.student = load_viewed(self.folder).to(device).eval()
         self.notes = [] if self.fitted is None else self.fitted.notes
-        if isinstance(self.student, ClipAdapter | ClipEncoder | CrossModal):
-            raise InputError(
-                f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
-                "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
-            )
-        if isinstance(self.student, Lxmert):
-            raise InputError(
-                f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
-                "cross-attention find what phrases name"
-            )
+        _check_shown(self.student, source)
         if isinstance(self.student, PatchReader):
             self.notes = [self.student.told] if self.student.told else []
             for flag, given in (("--grid", grid), ("--detector", detector), ("--regions", regions)):
@@ -278,6 +268,20 @@ class Looked:
         return self.inputs.samples(texts, self.student, seen)
 
 
+def _check_shown(student: Student, source: str) -> None:
+    """Raises InputError for a model whose attention is not between a text and an image, or in two streams."""
+    if isinstance(student, ClipAdapter | ClipEncoder | CrossModal):
+        raise InputError(
+            f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
+            "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+        )
+    if isinstance(student, Lxmert):
+        raise InputError(
+            f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
+            "cross-attention find what phrases name"
+        )
+
+
 # -- what it says ------------------------------------------------------------------------------------------------------
 
 
@@ -296,8 +300,7 @@ def answer_of(fitted: Fitted, example: Example, seen: Seen, boxes: Boxes) -> Ans
         return Answer("No answer: this model chooses among texts, and none are given")
     if form.reads == "phrase" and not example.tags:
         return Answer("No answer: this model looks for a phrase of the text, and none is named")
-    samples = fitted.samples([example], seen)
-    scores = evaluate(fitted.student, fitted.objective, fitted.form_alone, samples)
+    scores = fitted.scores([example], seen, fitted.form_alone)
     (prediction,) = Wording(form, SHOWN).predictions(scores, [example])
 
     def told(one: Candidate) -> str:
