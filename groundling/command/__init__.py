@@ -28,31 +28,29 @@ class Command:
     summary: str
     """What it does, in one line."""
     recipe: str
-    """MODULE:NAME of the function that takes the settings and the run folder, in this order."""
+    """MODULE:NAME of the function that takes the settings and, last, the `Work` or `Run` to write and to tell with."""
     settings: Mapping[str, Any]
     """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
     title: str
     """Under which title help lists it: Train, Use, Judge or Data; of a study, what it is about."""
     example: str
     """A whole command line."""
+    leaves: Leaves
+    """What it leaves behind, which opens it and hands its function what to write with."""
     common: str = ""
     """The flags that most people use, which help shows first, without the dashes before them."""
     positional: tuple[str, ...] = ()
     """The flags that the first bare words mean, as in `groundling regions my_photos`."""
-    out: bool = True
-    """Whether it has a run folder, or writes a file."""
     file: str = ""
     """The file that it writes, if nobody says which; empty: a run folder."""
     writes: str = ""
     """What its `--out` is, in words, if neither a run folder nor a table."""
     rules: Callable[..., object] | None = None
-    """Raises InputError for settings that do not go together, without loading torch; it takes what the recipe takes."""
+    """Raises InputError for settings that do not go together, without loading torch; it takes them and `out`."""
     speaks: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
     reads: Callable[..., Mapping[str, str]] | None = None
     """Of its settings: by their flags, models that have a default and are read in some settings alone."""
-    leaves: Leaves | None = None
-    """What it leaves behind; None: its function opens its run itself, and is handed `out` in place of it."""
     shows: str = ""
     """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
 
@@ -66,6 +64,11 @@ class Command:
         every += given
         self.check(every)
         return self.call(every)
+
+    @property
+    def out(self) -> bool:
+        """Whether it has a run folder, or writes a file or folder."""
+        return not isinstance(self.leaves, Nothing)
 
     @property
     def place(self) -> str:
@@ -129,18 +132,18 @@ class Command:
         another run, or if what it saved cannot go to the hub.
         """
         own = _own(values)
-        result = self.function()(*own) if self.leaves is None else self._made(self.leaves, own)
+        result = self._made(own)
         if self.shows and is_first():
             print(_imported(self.shows)(result))
         for sharing in _shared(values):
             _imported(SHARE)(own[-1], sharing)
         return result
 
-    def _made(self, leaves: Leaves, own: Sequence[Any]) -> Any:
-        settings, out = (own, "") if isinstance(leaves, Nothing) else (own[:-1], own[-1])
+    def _made(self, own: Sequence[Any]) -> Any:
+        settings, out = (own[:-1], own[-1]) if self.out else (own, "")
         names = [name for name, group in self.settings.items() if not isinstance(group, Sharing)]
         by_name = dict(zip(names, settings, strict=True))
-        return leaves.made(self.function(), self.name, by_name, out)
+        return self.leaves.made(self.function(), self.name, by_name, out)
 
 
 class Commands(Mapping[str, Command]):

@@ -51,7 +51,6 @@ COMMAND = Command(
     example="groundling data check my_data",
     common="folder text label image",
     positional=("--folder",),
-    out=False,
     speaks=True,
     leaves=Nothing(),
 )

@@ -51,6 +51,5 @@ COMMAND = Command(
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",
     common="model data split images regions seeds cpu",
-    out=False,
     leaves=Nothing(),
 )

@@ -128,6 +128,5 @@ COMMAND = Command(
     example="groundling push runs/my_clip --to my-name/my-clip",
     common="run to seed private",
     positional=("--run",),
-    out=False,
     leaves=Nothing(),
 )

@@ -14,6 +14,8 @@ from groundling.models.hub import WAIT, fault, is_there
 
 ADAPTER = "adapter.json"
 """In the folder of an adapter over a CLIP."""
+CNN = "cnn"
+"""In the folder of a vision-language model that reads pixels, the folder of its CNN."""
 HUB_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 """NAME or OWNER/NAME."""
 
@@ -21,6 +23,11 @@ HUB_ID = re.compile(r"([\w-][\w.-]*/)?[\w-][\w.-]*")
 def is_adapter(source: str) -> bool:
     """Whether a folder was written by `ClipAdapter.export`."""
     return (Path(source) / ADAPTER).exists()
+
+
+def has_cnn(source: str) -> bool:
+    """Whether a folder holds a vision-language model that reads pixels by a CNN of its own."""
+    return (Path(source) / CNN).is_dir()
 
 
 def check_model(source: str) -> None:

@@ -20,7 +20,8 @@ from groundling.objectives.sentence_image import SentenceImage
 from groundling.runs.progress import followed
 from groundling.settings.objectives import Targeted
 from groundling.teachers.cache import FeatureCache
-from groundling.teachers.clip import ClipTeacher, text_of
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.clip_parts import text_of
 from groundling.teachers.dataset import TeacherSet
 from groundling.vision_language.loading import design_of, is_single_stream, load_student
 from groundling.vision_language.single_stream import SingleStream

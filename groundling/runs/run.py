@@ -26,8 +26,7 @@ from groundling.runs.folder import (
     write_json,
 )
 from groundling.runs.jobs import on_processor
-from groundling.runs.progress import is_first
-from groundling.runs.progress import say_notes as say_notes  # its readers' old place
+from groundling.runs.progress import is_first, say_notes
 from groundling.runs.work import Work
 
 
@@ -55,7 +54,12 @@ class Part(Work):
     def end(self, result: dict[str, Any]) -> dict[str, Any]:
         """The end: `result.json`, with the notes, and no checkpoints any more; returns what is written."""
         result = self.with_notes(result)
-        write_result(self.folder, result)
+        if self.state.is_main_process:
+            write_json(self.folder / RESULT, result)
+        self.state.wait_for_everyone()  # the others may read what is prepared until they are here, too
+        if self.state.is_main_process:
+            _clear(self.folder)
+        self.state.wait_for_everyone()
         return result
 
 
@@ -156,14 +160,6 @@ class Run(Part):
                 "choose another --out"
             )
 
-    def finish(
-        self, result: dict[str, Any], save: Callable[[Path], None] | None = None
-    ) -> dict[str, Any]:
-        """What functions call that open their runs themselves: `save`, then `end`."""
-        if save is not None:
-            self.save(save)
-        return self.end(result)
-
 
 def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any] | None:
     """What a run in a folder wrote when it finished, without checkpoints that a kill behind it left; else None.
@@ -189,22 +185,6 @@ def _clear(folder: Path) -> None:
     """Remove what a run needed that has ended; a kill behind its end leaves it."""
     Checkpoints(folder / "checkpoints").clear()
     clear_prepared(folder)
-
-
-def write_result(
-    folder: Path, result: dict[str, Any], save: Callable[[Path], None] | None = None
-) -> None:
-    """The end of a run in a folder: what `save` makes, `result.json`, and no checkpoints any more."""
-    state = PartialState()
-    if state.is_main_process:
-        if save is not None:
-            with whole_folder(folder) as partial:
-                save(partial)
-        write_json(folder / RESULT, result)
-    state.wait_for_everyone()  # the others may read what is prepared until they are here, too
-    if state.is_main_process:
-        _clear(folder)
-    state.wait_for_everyone()
 
 
 MODULES = (

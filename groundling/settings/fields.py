@@ -301,12 +301,22 @@ def flat(config: object) -> list[tuple[object, Setting]]:
     return found
 
 
+@cache
+def names_of(kind: Any) -> frozenset[str]:
+    """What the single settings of a class are called, those of its groups too."""
+    found: set[str] = set()
+    for one in declared(kind).values():
+        found |= names_of(one.kind) if _has_fields(one.kind) else {one.name}
+    return frozenset(found)
+
+
 def changed(config: Some, /, **values: object) -> Some:
     """A copy with some settings changed, each by its own name, in whichever group it stands.
 
     Raises InputError for a name that there is not, and for a value that does not fit.
     """
-    names = {one.name for _, one in flat(config)}
+    kind: Any = type(config)
+    names = names_of(kind)
     for name in values:
         if name not in names:
             raise InputError(

@@ -133,7 +133,11 @@ class TeacherSet:
     """The teachers of a run and the cache of their features; one serves all seeds."""
 
     def __init__(self, teachers: Sequence[Teacher] = (), cache: FeatureCache | None = None) -> None:
-        """Teachers whose features go to `cache`, or none of them without one."""
+        """Teachers whose features go to `cache`, or none of them without one; raises InputError if two share a name."""
+        names = [teacher.name for teacher in teachers]
+        for name in names:
+            if names.count(name) > 1:
+                raise InputError(f"two teachers are called {name!r}; each needs a name of its own")
         self.teachers = teachers
         self.limit_gb = 0.0 if cache is None else cache.limit_gb
         self.cache = cache if self.limit_gb else None

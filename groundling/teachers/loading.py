@@ -20,7 +20,8 @@ from groundling.objectives.making import features_needed
 from groundling.settings.objectives import Distilling, Targeted
 from groundling.teachers import Teacher, is_teacher
 from groundling.teachers.cache import FeatureCache, cache_folder
-from groundling.teachers.clip import FEATURES, Anchors, Answers, ClipTeacher
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.clip_parts import FEATURES, Anchors, Answers
 from groundling.teachers.dataset import TeacherSet
 from groundling.teachers.text import ClipTextTeacher
 

@@ -18,8 +18,7 @@ from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.core.keyed import seed_of
 from groundling.objectives import Objective, in_order
-from groundling.runs.progress import followed
-from groundling.runs.run import say_notes
+from groundling.runs.progress import followed, say_notes
 from groundling.settings.training import Examining, TrainConfig
 from groundling.teachers import Teacher, add_features
 from groundling.training.exams import Exam

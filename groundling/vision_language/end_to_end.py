@@ -14,6 +14,7 @@ from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 from groundling.core.batch import Batch, Encoded, Regions, needed, sent
 from groundling.core.errors import InputError
 from groundling.models.attention import Watch
+from groundling.models.folders import CNN
 from groundling.models.join import Join
 from groundling.models.kinds import Kind, Student
 from groundling.models.loading import load_config, load_processor, load_weights
@@ -21,7 +22,6 @@ from groundling.models.text import TextEncoder
 from groundling.settings.inputs import Pixels
 from groundling.vision_language.roi_align import roi_align
 from groundling.vision_language.single_stream import (
-    CNN,
     JOIN,
     SingleStream,
     bert_of,

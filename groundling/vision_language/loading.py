@@ -10,6 +10,7 @@ from groundling.core.find import described, instances, is_outside, named, outsid
 from groundling.core.forms import Form
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import AdapterHead
+from groundling.models.folders import CNN
 from groundling.models.join import Join
 from groundling.models.kinds import Kind, Student, Viewed
 from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
@@ -17,7 +18,6 @@ from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.settings.inputs import Joining
 from groundling.vision_language import Design
 from groundling.vision_language.single_stream import (
-    CNN,
     JOIN,
     SingleStream,
     bert_of,

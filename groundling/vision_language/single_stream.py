@@ -188,8 +188,6 @@ class _Watched:
 
 JOIN = "join.json"
 """Marks a folder of a single-stream model."""
-CNN = "cnn"
-"""Beside it, the folder of the CNN of a model that reads pixels; `end_to_end.py` loads these."""
 
 
 def bert_of(start: object) -> BertModel:

@@ -132,7 +132,7 @@ def test_answers_are_written_without_what_fills_them_up(tmp_path: Path) -> None:
 
 def test_a_run_returns_what_its_file_has(tmp_path: Path) -> None:
     run = Run(tmp_path, "ask", {"limit": math.inf}, {})
-    result = run.finish({"score": math.nan, "pair": (1, 2)})
+    result = run.end({"score": math.nan, "pair": (1, 2)})
     assert result == {"score": None, "pair": [1, 2]}
     again = Run(tmp_path, "ask", {"limit": math.inf}, {})
     assert again.result == result

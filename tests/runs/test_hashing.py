@@ -20,7 +20,7 @@ def test_e4_other_content_of_the_same_size_is_another_input(name: str, tmp_path:
     put(data / "other.txt", "stays")
     put(data / name, LONG + b"1")
     run = Run(tmp_path / "out", "test", {}, {"data": data}, cpu=True)
-    run.finish({"score": 1})
+    run.end({"score": 1})
     os.utime(data / name, ns=(10**18, 10**18))
     assert Run(tmp_path / "out", "test", {}, {"data": data}, cpu=True).result == {"score": 1}
     put(data / name, LONG + b"2")

@@ -18,7 +18,7 @@ from homes import STEPS, put
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.pretrain.run import task_texts
+from groundling.commands.pretrain.texts import task_texts
 from groundling.core.batch import Example, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.find import named

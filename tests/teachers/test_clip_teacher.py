@@ -45,7 +45,8 @@ from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
 from groundling.teachers import add_features, cache, loading
 from groundling.teachers.cache import FeatureCache
-from groundling.teachers.clip import FEATURES, Anchors, ClipScores, ClipTeacher, text_of
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.clip_parts import FEATURES, Anchors, ClipScores, text_of
 from groundling.teachers.dataset import TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import MaskedAnswer
@@ -755,6 +756,12 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
             teacher(place, wants=wants, form=form)
 
 
+def test_two_teachers_of_one_name_are_refused(place):
+    one, other = (teacher(place, wants=["clip_image"]) for _ in range(2))
+    with pytest.raises(InputError, match="two teachers are called 'clip'"):
+        TeacherSet([one, other])
+
+
 @pytest.mark.parametrize("side", ["image", "text"])
 @pytest.mark.parametrize("limit", [1.0, 0.0])
 def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
@@ -975,7 +982,6 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
     assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["last"].keys()
     with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
         adapt(changed(config, select="top"), BRIEF, tmp_path / "top")
-    with pytest.raises(SystemExit):
-        main(["adapt", "--help"])
+    assert main(["adapt", "--help"]) == 0
     told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
     assert "td_text, td_words (with --select random" in " ".join(told.split())

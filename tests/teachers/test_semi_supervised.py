@@ -24,7 +24,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import task_texts, unlabelled_texts
+from groundling.commands.pretrain.texts import task_texts, unlabelled_texts
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, collate

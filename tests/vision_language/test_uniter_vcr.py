@@ -26,7 +26,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import task_texts, unlabelled_texts
+from groundling.commands.pretrain.texts import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.find import instances, named

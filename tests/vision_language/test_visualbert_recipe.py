@@ -22,7 +22,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.run import judged_texts, task_texts
+from groundling.commands.pretrain.texts import judged_texts, task_texts
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.regions.paired import RegionSamples, Seeing

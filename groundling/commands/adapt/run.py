@@ -40,7 +40,8 @@ from groundling.objectives.making import (
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
 from groundling.runs.cards import FILLS_MASKS, library_of
-from groundling.runs.run import Run, say_notes
+from groundling.runs.progress import say_notes
+from groundling.runs.run import Run
 from groundling.settings.objectives import Distilling
 from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import TeacherSet

@@ -110,13 +110,11 @@ TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 """Fine-tuning as in XDBERT, Appendix C.2 (1e-4 for RTE, MRPC and STS-B; the paper has 2e-5 for other tasks)."""
 
 
-def check(
-    config: FinetuneConfig, training: TrainConfig, out: str | Path, task: object | None = None
-) -> None:
-    """Raises InputError for settings that are missing, or do not go together; `task`: an object in place of a name."""
-    if not (config.task or config.own.label or task):
+def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> None:
+    """Raises InputError for settings that are missing, or do not go together."""
+    if not (config.task or config.own.label):
         raise InputError("finetune needs --task (or --text and --label for your own file)")
-    if config.own.label and (config.task or task):
+    if config.own.label and config.task:
         raise InputError(
             f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
         )

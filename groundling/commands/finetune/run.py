@@ -64,7 +64,8 @@ from groundling.objectives.making import (
     unread,
 )
 from groundling.objectives.supervised import Supervised
-from groundling.runs.run import Part, Run, say_notes
+from groundling.runs.progress import say_notes
+from groundling.runs.run import Part, Run
 from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from groundling.command import SHARED, Command
 from groundling.command.names import check_inner, check_parts, check_teacher
 from groundling.core.errors import InputError
 from groundling.data.corpora.weighted_files import weighted, weighted_files
+from groundling.models.folders import has_cnn
 from groundling.runs.leaves import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
@@ -151,7 +152,8 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
     """Of what a new model's CNN is made."""
-    return {"--backbone": config.pixels.backbone} if config.regions.images else {}
+    is_new = config.regions.images and not has_cnn(config.student)
+    return {"--backbone": config.pixels.backbone} if is_new else {}
 
 
 def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
@@ -176,6 +178,13 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     }
 
 
+def told(config: PretrainConfig, training: TrainConfig) -> Mapping[str, Any]:
+    """Settings as config.json has had them since before those of a phase were a group."""
+    settings = asdict(config)
+    phase = settings.pop("phase")
+    return {**settings, **phase, "train": asdict(training)}
+
+
 COMMAND = Command(
     "pretrain",
     "pre-train VisualBERT, VL-BERT or UNITER on captioned images",
@@ -187,5 +196,5 @@ COMMAND = Command(
     common="model student regions captions task data steps epochs batch lr seed cpu",
     rules=check,
     reads=reads,
-    leaves=RunFolder(inputs, makes=["model"]),
+    leaves=RunFolder(inputs, told=told, makes=["model"]),
 )

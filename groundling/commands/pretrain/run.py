@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import PartialState
 
 from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Example
+from groundling.commands.pretrain.data import (
+    Corpus,
+    corpora_of,
+    data_of,
+    held_config,
+    held_data,
+    names_of,
+    some_of,
+    sources_of,
+    text_alone,
+    versions_of,
+)
 from groundling.core.errors import InputError
 from groundling.core.find import is_outside, named
-from groundling.core.forms import Answer, Choose, Classify
+from groundling.core.forms import Answer, Choose
 from groundling.core.keyed import seed_of
-from groundling.data.captions.captions import (
-    Captioned,
-    Wanted,
-    has_splits,
-    in_store,
-    keep_listed,
-    read_captions,
-)
-from groundling.data.corpora.prepared import corpus_samples, place_of_stores
-from groundling.data.corpora.weighted_files import weighted, weighted_files
+from groundling.data.corpora.prepared import place_of_stores
+from groundling.data.corpora.weighted_files import weighted_files
 from groundling.data.regions.inputs import UNTIED, RegionInputs
-from groundling.data.regions.paired import CaptionTexts, check_mentioned
+from groundling.data.regions.paired import check_mentioned
 from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import DrawnTexts, Samples, TextSamples, thinned, together, with_choice
-from groundling.data.unlabelled import Chosen
 from groundling.models.kinds import Student
 from groundling.models.loading import precision_note
 from groundling.models.saved_heads import load_head, start_lm_head
@@ -45,14 +46,9 @@ from groundling.objectives.making import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.fields import changed
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
-from groundling.tasks.partitions import hidden_versions, taken
-from groundling.teachers import Teacher
-from groundling.teachers.dataset import TeacherSet
 from groundling.teachers.loading import load_teacher_set
-from groundling.training.feed import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report, learned_too, still_guessing
 from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
@@ -62,81 +58,77 @@ from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixe
 from groundling.vision_language.loading import design_of, join_options, join_to, load_student
 from groundling.vision_language.single_stream import SingleStream
 
-ASKED = 256
-"""Samples of every source by which a trained model's parts are told from guessing."""
-ASKED_PIXELS = 32
-"""The same of a model that reads pixels, which takes a hundred times as long."""
+GUESSING = "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there"
+"""What to do about a model whose parts guess."""
 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
     inner = inner_step(config.inner, config.adversarial)
-    corpora = _corpora(config)
+    corpora = corpora_of(config)
     inputs = _regions(config, corpora)
     store = inputs.stores(*inputs.learns)
     torch.manual_seed(seed_of(training.seed, "init", "join"))
     model = _model(config, inputs, store)
     design = design_of(model, config.model)
-    phase = _phase(design, config)
-    task = _task(config)
-    versions = [] if task is None else _versions(task, config, phase)
+    phase = _phase(design, bool(config.task), config.step_mix)
+    task = named("tasks", Task, config.task).at(Path(config.data)) if config.task else None
+    versions = [] if task is None else versions_of(task, config, phase)
     if task is not None and config.regions.mentioned:
         check_mentioned([texts[0] for texts in versions], task.name, config.regions.tags)
     design.ready(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config)
     asked = config.objectives
-    teacher_set = load_teacher_set(
-        config.teacher, asked, given, run.state.device, run.folder, training.seed
-    )
-    data = _data(config, phase, versions, model, corpora, inputs, teacher_set)
-    own = _own_objectives(phase, given, config, training.seed)
-    _check_grounded(own, config)
-    beside = make_objectives(
-        asked, replace(given, sizes=teacher_set.sizes(given.sizes)), training.seed
-    )
-    sources = _sources(data, phase, own, beside)
-    sources += _text_alone(config, model, sources, place_of_stores(run.folder))
+    device, seed = run.state.device, training.seed
+    teacher_set = load_teacher_set(config.teacher, asked, given, device, run.folder, seed)
+    data = data_of(config, phase, versions, model, corpora, inputs, teacher_set)
+    own = _own_objectives(phase, given, config, seed)
+    _check_grounded(own, config.model, config.grounded)
+    beside = make_objectives(asked, replace(given, sizes=teacher_set.sizes(given.sizes)), seed)
     every = [*own, *beside]
-    run.note(
-        *precision_note(config.student),
-        *data.notes,
-        *_notes(phase, own, task, config),
-        *fewer_negatives(every, training),
-    )
-    held = _held_data(config, phase, task, model, inputs, teacher_set)
+    sources = sources_of(data, phase, own, beside)
+    text, _ = model.inputs(config.max_length)
+    files = weighted_files(config.text, "--text")
+    sources += text_alone(files, text, sources, place_of_stores(run.folder))
+    run.note(*precision_note(config.student), *data.notes)
+    run.note(*_notes(phase, own, task, config), *fewer_negatives(every, training))
+    held = held_data(config, phase, task, model, inputs, teacher_set)
     held_out = None
     if held is not None:
-        seen = _sources(held, phase, own, beside)
+        seen = sources_of(held, phase, own, beside)
         held_out = HeldOut("texts", seen, model, every, held.teachers, training)
         run.note(*held.notes, *learned_too(held.places(), data.places(), "images"))
     exam = None if held_out is None else held_out.exam(config.examining)
     trained = train(
         model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
     )
-    parts, left = still_guessing(
-        # Only the design's own parts can be told from guessing, and none of them asks a teacher.
-        HeldOut("samples", _some(sources, config), model, own, (), training),
-        "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there",
-    )
-    watched, remarks = watched_terms(every, run.folder, trained)
-    run.note(*left, *remarks, *flattery(trained))
-    names = sorted(one.name for one in every)
-    result = trained | {"model": model.join.kind, "objectives": names}
-    result |= {"left_out": data.left_out, "notes": run.notes}
-    if config.captions:
-        result["epoch_of"] = config.epoch_of
-    if watched:
-        result["watched"] = watched
-    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
-    result["guessing"] = parts
+    some = some_of(sources, bool(config.regions.images))
+    # Only the design's own parts can be told from guessing, and none of them asks a teacher.
+    parts, left = still_guessing(HeldOut("samples", some, model, own, (), training), GUESSING)
+    run.note(*left)
+    result = _result(trained, model, every, run)
+    result |= {"left_out": data.left_out, "notes": run.notes, "guessing": parts}
+    result |= {"epoch_of": config.epoch_of} if config.captions else {}
     result |= held_report(held_out)
-
-    def save(folder: Path) -> None:
-        model.export(folder / "model")
-        save_objectives(folder / "model", every)
-
-    run.save(save)
+    run.save(partial(_save, model, every))
     return result
+
+
+def _result(
+    trained: dict[str, Any], model: SingleStream, objectives: Sequence[Objective], run: Run
+) -> dict[str, Any]:
+    """What a training was of and came to, with notes on what it learned."""
+    watched, remarks = watched_terms(objectives, run.folder, trained)
+    run.note(*remarks, *flattery(trained))
+    names = sorted(one.name for one in objectives)
+    result = {**trained, "model": model.join.kind, "objectives": names}
+    result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
+    return result | ({"watched": watched} if watched else {})
+
+
+def _save(model: SingleStream, objectives: Sequence[Objective], folder: Path) -> None:
+    model.export(folder / "model")
+    save_objectives(folder / "model", objectives)
 
 
 def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:
@@ -150,11 +142,11 @@ def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) ->
     )
 
 
-def _regions(config: PretrainConfig, corpora: Sequence[_Corpus]) -> RegionInputs:
+def _regions(config: PretrainConfig, corpora: Sequence[Corpus]) -> RegionInputs:
     """The stores and photos of all captions; raises InputError if they do not go together."""
-    names = _names(corpora)
-    held = _held_config(config)
-    every = dict.fromkeys([*names, *_names(_corpora(held or config))])
+    names = names_of(corpora)
+    held = held_config(config)
+    every = dict.fromkeys([*names, *names_of(corpora_of(held or config))])
     inputs = RegionInputs(
         config.regions,
         every,
@@ -195,113 +187,24 @@ def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     return join_to(start, config.model, store.width, **options)
 
 
-@dataclass(frozen=True)
-class _Corpus:
-    """One file of captions and how often it is drawn."""
-
-    name: str
-    """What `--regions NAME=STORE` and messages call it: the file without its ending."""
-    file: str
-    """Empty for a task's own texts."""
-    weight: float = 0.0
-    """Of its steps among those of all files; 0: its number of samples."""
-
-
-def _corpora(config: PretrainConfig) -> list[_Corpus]:
-    """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
-
-    Raises InputError for a weight that is none, or if some files have one and others have not.
-    """
-    if not config.captions:
-        return [_Corpus(config.task, "")]
-    parts = weighted_files(config.captions, "--captions")
-    files = [file for file, _ in parts]
-    every = dict.fromkeys([*files, *_held_files(config.eval_captions)])
-    alike = len({Path(file).stem for file in every}) < len(every)
-    names = files if alike else [Path(file).stem for file in files]
-    if len(set(files)) < len(files):
-        raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
-    return [_Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
-
-
-def _names(corpora: Sequence[_Corpus]) -> list[str]:
-    return [each.name for each in corpora]
-
-
-def _held_files(captions: Sequence[str]) -> list[str]:
-    """Files of captions that are measured on, of which weights say nothing."""
-    return [weighted(word, "--eval-captions").file for word in captions]
-
-
-@dataclass(frozen=True)
-class _Data:
-    """What a model is pre-trained on, or what is held out."""
-
-    corpora: Sequence[_Corpus]
-    samples: list[Samples]
-    """Of every corpus."""
-    stores: list[SeveralStores]
-    """Of every corpus."""
-    left_out: int
-    """Captioned images that the stores lack."""
-    notes: list[str]
-    """What a reader must know of them."""
-    teachers: Sequence[Teacher] = ()
-    """Those that the loop must ask."""
-
-    def places(self) -> list[str]:
-        """Where the regions of all images are: two data sets may call different images alike."""
-        pairs = zip(self.samples, self.stores, strict=True)
-        places = (
-            f"{store.holder(image).folder}: {image}"
-            for samples, store in pairs
-            for images in samples.images
-            for image in images
-        )
-        return list(dict.fromkeys(places))
-
-
-def _phase(design: Design, config: PretrainConfig) -> Phase:
+def _phase(design: Design, of_task: bool, step_mix: Sequence[float]) -> Phase:
     """The model's phase on captions or on a task's texts, its steps mixed as asked.
 
     Raises InputError for ratios that do not fit its kinds of steps.
     """
     phase = design.phase
-    if config.task and design.task_phase is not None:
+    if of_task and design.task_phase is not None:
         phase = design.task_phase
-    if not config.step_mix:
+    if not step_mix:
         return phase
     kinds = [names for _, names in phase.mix]
-    if len(config.step_mix) != len(kinds) or not all(
-        0 < ratio < float("inf") for ratio in config.step_mix
-    ):
+    if len(step_mix) != len(kinds) or not all(0 < ratio < float("inf") for ratio in step_mix):
         told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
-        given = " ".join(f"{ratio:g}" for ratio in config.step_mix)
+        given = " ".join(f"{ratio:g}" for ratio in step_mix)
         raise InputError(
             f"--step-mix {given}: expected a number above 0 for each of {design.name}'s kinds of steps here: {told}"
         )
-    return replace(phase, mix=tuple(zip(config.step_mix, kinds, strict=True)))
-
-
-def _task(config: PretrainConfig) -> Task | None:
-    """The task whose texts are trained on; None for captions."""
-    return named("tasks", Task, config.task).at(Path(config.data)) if config.task else None
-
-
-def _versions(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
-    """What a task's training texts are, one version each or all that may be drawn."""
-    folder = Path(config.data)
-    tags = phase.tags and config.regions.tags
-    splits = task.learned(config.train_splits)
-    if config.phase.task_answers == "any":
-        return unlabelled_texts(task, folder, tags, config.partition, splits)
-    if config.phase.task_answers == "judged":
-        if not phase.judged:
-            raise InputError(
-                f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
-            )
-        return [(text,) for text in judged_texts(task, folder, tags, config.partition, splits)]
-    return [(text,) for text in task_texts(task, folder, tags, config.partition, splits)]
+    return replace(phase, mix=tuple(zip(step_mix, kinds, strict=True)))
 
 
 def _own_objectives(
@@ -315,223 +218,27 @@ def _own_objectives(
     for objective in objectives:
         check_saved(objective)
     if not config.random_start:
-        _start_heads(objectives, config)
+        _start_heads(objectives, config.student, regions=bool(config.task))
     return objectives
 
 
-def _check_grounded(objectives: Sequence[Objective], config: PretrainConfig) -> None:
+def _check_grounded(objectives: Sequence[Objective], model: str, grounded: bool) -> None:
     """Raises InputError if captions are to be read without images by an objective that scores these."""
     blind = [one.name for one in objectives if "regions" in one.needs]
-    if blind and not config.grounded:
+    if blind and not grounded:
         raise InputError(
-            f"--no-grounded: {blind[0]} of {config.model} reads the image; VisualBERT alone learns from captions"
+            f"--no-grounded: {blind[0]} of {model} reads the image; VisualBERT alone learns from captions"
         )
 
 
-def _start_heads(objectives: Sequence[Objective], config: PretrainConfig) -> None:
-    """Heads from the checkpoint or the earlier run: masked LM's, and on a task's texts those of regions, too."""
+def _start_heads(objectives: Sequence[Objective], student: str, regions: bool) -> None:
+    """Heads from the checkpoint or the earlier run: masked LM's, and where a task's texts are read, `regions`', too."""
     for objective in objectives:
         if isinstance(objective, MaskedLM):
-            start_lm_head(objective.head, config.student, "bert", objective.starts_from)
-        elif config.task:
+            start_lm_head(objective.head, student, "bert", objective.starts_from)
+        elif regions:
             for name, head in objective.saved().items():
-                load_head(Path(config.student), head, name)
-
-
-def _data(
-    config: PretrainConfig,
-    phase: Phase,
-    versions: Sequence[Sequence[Example]],
-    model: SingleStream,
-    corpora: Sequence[_Corpus],
-    inputs: RegionInputs,
-    teacher_set: TeacherSet,
-) -> _Data:
-    """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
-    text, _ = model.inputs(config.max_length)
-    stores = [inputs.stores(each.name) for each in corpora]
-    texts: list[Samples] = []
-    left_out = 0
-    notes: list[str] = []
-    if config.phase.task_answers != "right":
-        texts.append(DrawnTexts(versions, text, judged=config.phase.task_answers == "judged"))
-    elif config.task:
-        texts.append(TextSamples([examples[0] for examples in versions], text))
-    else:
-        every_caption = config.epoch_of == "captions"
-        for images, lacking, remarks in _captioned(config, corpora, stores):
-            texts.append(CaptionTexts(images, text, phase.pairs, every_caption))
-            left_out += lacking
-            notes += remarks
-    notes += _shared_images(corpora, texts, stores)
-    seen: list[Samples] = []
-    teachers: list[Teacher] = []
-    for each, samples in zip(corpora, texts, strict=True):
-        # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
-        samples, teachers = teacher_set.wrap(samples, fixed=isinstance(samples, TextSamples))
-        if config.grounded:
-            # In pictures that are learned from and mirrored, the release leaves captions as they are.
-            mirror = samples if config.pixels.flip else None
-            samples = inputs.samples(samples, model, inputs.at(each.name), mirror=mirror)
-        seen.append(samples)
-    return _Data(corpora, seen, stores, left_out, notes, teachers)
-
-
-def _held_config(config: PretrainConfig) -> PretrainConfig | None:
-    """The run with what is held out in place of what is learned from, so that both are read alike; None without."""
-    if not (config.eval_captions or config.eval_listing or config.eval_splits):
-        return None
-    if config.task:
-        return changed(config, train_splits=config.eval_splits, partition="", flip=False)
-    captions = config.eval_captions or config.captions
-    files = _held_files(captions)
-    splits = config.caption_splits if any(map(has_splits, files)) else ()
-    return changed(
-        config,
-        captions=captions,
-        eval_captions=config.captions,  # files are called as they are in the run
-        caption_splits=config.eval_splits or splits,
-        listing=config.eval_listing,
-        flip=False,
-    )
-
-
-def _held_data(
-    config: PretrainConfig,
-    phase: Phase,
-    task: Task | None,
-    model: SingleStream,
-    inputs: RegionInputs,
-    teacher_set: TeacherSet,
-) -> _Data | None:
-    """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
-    held = _held_config(config)
-    if held is None:
-        return None
-    versions = []
-    if task is not None:
-        _check_held_splits(task, config)
-        versions = _versions(task, held, phase)
-    return _data(held, phase, versions, model, _corpora(held), inputs, teacher_set)
-
-
-def _check_held_splits(task: Task, config: PretrainConfig) -> None:
-    offered = (task.train, *task.dev)
-    for split in config.eval_splits:
-        if split not in offered:
-            raise InputError(
-                f"--eval-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
-            )
-        if split in task.learned(config.train_splits):
-            raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
-
-
-def _captioned(
-    config: PretrainConfig, corpora: Sequence[_Corpus], stores: Sequence[SeveralStores]
-) -> Iterator[tuple[list[Captioned], int, list[str]]]:
-    """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
-    files = [each.file for each in corpora]
-    wanted = Wanted(config.caption_splits, config.columns).of(files)
-    for file, own, store in zip(files, wanted, stores, strict=True):
-        told = read_captions(file, own.splits, own.columns)
-        images = keep_listed(told.images, config.listing) if config.listing else told.images
-        found = in_store(images, store, store.name, told.path)
-        if found.missing and not (config.skip_missing and found.images):
-            raise InputError(found.fault)
-        yield found.images, len(found.missing), [*told.guess, *told.notes]
-
-
-def _shared_images(
-    corpora: Sequence[_Corpus], texts: Sequence[Samples], stores: Sequence[SeveralStores]
-) -> list[str]:
-    """Notes on images that several stores hold, or that several corpora name.
-
-    Raises InputError if two corpora name an image that two stores hold: whose regions are whose is not known.
-    """
-    notes = []
-    first: dict[str, int] = {}
-    for number, (each, samples) in enumerate(zip(corpora, texts, strict=True)):
-        store = stores[number]
-        images = list(dict.fromkeys(image for some in samples.images for image in some))
-        # Corpora with stores of their own read their own regions, whatever their images are called.
-        shared = [
-            image
-            for image in images
-            if image in first and stores[first[image]].holder(image) is store.holder(image)
-        ]
-        repeated = store.repeated(images)
-        mixed = sorted(set(repeated) & set(shared))
-        if mixed:
-            other = corpora[first[mixed[0]]]
-            raise InputError(
-                f"--regions: image {mixed[0]!r} is in several stores, and both {other.file} and {each.file} name it "
-                f"({len(mixed):,} such); say whose store is whose: --regions {other.name}=STORE {each.name}=STORE"
-            )
-        if repeated:
-            notes.append(
-                f"{len(repeated):,} images of {each.name} are in several stores, of which the first counts, such as "
-                f"{repeated[0]!r}"
-            )
-        if shared:
-            notes.append(
-                f"{len(shared):,} images of {each.name} are named by an earlier file, too, and share its regions, "
-                f"such as {shared[0]!r}"
-            )
-        for image in images:
-            first.setdefault(image, number)
-    return notes
-
-
-def _sources(
-    data: _Data,
-    phase: Phase,
-    objectives: Sequence[Objective],
-    beside: Sequence[Objective],
-) -> list[Source]:
-    """Every corpus once for each kind of step; objectives beside the model's own score every step.
-
-    A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
-    """
-    names = {objective.name for objective in objectives}
-    always = tuple(objective.name for objective in beside)
-    mix = phase.mix or [(1.0, tuple(sorted(names)))]
-    sources = []
-    for each, samples in zip(data.corpora, data.samples, strict=True):
-        weight = each.weight or float(len(samples))
-        for ratio, mixed in mix:
-            present = tuple(name for name in mixed if name in names)
-            if present:
-                name = f"{each.name}: {'+'.join(present)}"
-                sources.append(Source(samples, ratio * weight, (*present, *always), name))
-    return sources
-
-
-def _some(sources: Sequence[Source], config: PretrainConfig) -> list[Source]:
-    """A few samples of every source, evenly spaced."""
-    most = ASKED_PIXELS if config.regions.images else ASKED
-    world = PartialState().num_processes  # each of which has a share
-    return [
-        replace(one, samples=Chosen(one.samples, thinned(range(len(one.samples)), most)))
-        for one in sources
-        if len(one.samples) >= world
-    ]
-
-
-def _text_alone(
-    config: PretrainConfig, model: SingleStream, sources: Sequence[Source], place: Path
-) -> list[Source]:
-    """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
-
-    They are kept tokenised below the folder `place`.
-    """
-    if not config.text:
-        return []
-    text, _ = model.inputs(config.max_length)
-    share = sum(source.ratio for source in sources)
-    files = weighted_files(config.text, "--text")
-    alone = corpus_samples([each.file for each in files], "blocks", text, place)
-    source = Source(alone, share, ("masked_lm",), "text alone", counts=False)
-    return sectioned(source, alone.bounds, files)
+                load_head(Path(student), head, name)
 
 
 def _notes(
@@ -571,102 +278,3 @@ def _told(task: Task, config: PretrainConfig) -> list[str]:
         f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
         "few-shot fine-tuning after it do not count as few-shot; --task-answers any or --partition FILE tells none"
     ]
-
-
-def task_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[Example]:
-    """A task's training texts with what is right, for masked LM on its own images (VisualBERT Appendix A).
-
-    A question is followed by its best answer (the release takes the answer apart into letters), a choice by the right
-    one, a statement stands alone. With `tags` texts keep the places that name objects, and what these are; with
-    `partition` they are those of that file's examples; `splits` are those of the task, if not its training split alone.
-    Raises InputError if a multiple choice has no label.
-    """
-    texts = []
-    for example in _within(task, folder, partition, _read(task, folder, splits)):
-        if example.choices and not isinstance(example.label, int):
-            raise InputError(
-                f"{example.id}: a multiple choice without a label cannot be pre-trained on"
-            )
-        if isinstance(example.label, int) and example.choices:
-            example = with_choice(example, example.label)
-        elif isinstance(task.form, Answer):
-            example = replace(example, pair=task.form.best(example.label) or None)
-        texts.append(_as_text(example, tags))
-    return _once(texts, task)
-
-
-def _once(texts: Sequence[Example], task: Task) -> list[Example]:
-    """The texts; where examples are phrases of captions, every caption stands there once (release: Flickr30k)."""
-    if task.form.reads != "phrase":
-        return list(texts)
-    return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
-
-
-def judged_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[Example]:
-    """A task's training texts with labels that say whether they are right: choices, or statements, true or false.
-
-    As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for a task of another form.
-    """
-    form = task.form
-    says_it = isinstance(form, Choose) or (isinstance(form, Classify) and len(form.labels) == 2)
-    if not says_it or task.mark is not None:
-        raise InputError(
-            f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
-            "(vcr) or statements that are true or false (nlvr2)"
-        )
-    examples = _within(task, folder, partition, _read(task, folder, splits))
-    without = [example.id for example in examples if example.label is None]
-    if without:
-        raise InputError(f"{without[0]}: nobody says whether it is right ({len(without)} such)")
-    return [replace(_as_text(example, tags), label=example.label) for example in examples]
-
-
-def unlabelled_texts(
-    task: Task,
-    folder: Path,
-    tags: bool = False,
-    partition: str = "",
-    splits: Sequence[str] = (),
-) -> list[tuple[Example, ...]]:
-    """All versions of each of a task's training texts that somebody could write who has not seen the labels.
-
-    A question with choices is an example with all of them; a question without stands alone. With `partition` they are
-    those of that file's examples; `splits` as for `task_texts`.
-    """
-    examples = _read(task, folder, splits)
-    inside = {example.id for example in _within(task, folder, partition, examples)}
-    pairs = zip(examples, hidden_versions(examples, task, folder, splits), strict=True)
-    kept = [versions for example, versions in pairs if example.id in inside]
-    texts = [tuple(_as_text(example, tags) for example in versions) for versions in kept]
-    first = {text.id for text in _once([versions[0] for versions in texts], task)}
-    return [versions for versions in texts if versions[0].id in first]
-
-
-def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
-    return together({split: task.read(folder, split) for split in splits or (task.train,)})
-
-
-def _within(
-    task: Task, folder: Path, partition: str, examples: Sequence[Example]
-) -> Sequence[Example]:
-    return taken(examples, Path(partition), task, folder) if partition else examples
-
-
-def _as_text(example: Example, tags: bool) -> Example:
-    """The example without its label, and, but with `tags`, without the places that name objects or phrases."""
-    text = replace(example, label=None, gold=None, official="")
-    if tags and example.objects:
-        return text
-    return replace(text, tags=(), choice_tags=(), objects=0, names=(), mentioned=())

@@ -13,7 +13,8 @@ from groundling.data.text.keywords import select
 from groundling.data.text.words import spans
 from groundling.studies.attention.attribution import ranks_agree
 from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told
-from groundling.teachers.clip import ClipTeacher, text_of
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.clip_parts import text_of
 
 ENOUGH = 4
 """Words that may be selected, of a text that is worth showing."""

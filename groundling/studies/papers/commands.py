@@ -30,7 +30,6 @@ INFO = Command(
     common="name json",
     leaves=Nothing(),
     positional=("--name",),
-    out=False,
     speaks=True,
 )
 

@@ -1,0 +1,654 @@
+"""The parts of a CLIP-like teacher: what depends on the image, on the text, on its words, and what follows."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from groundling.core.batch import Aside, Batch, Example, Sample, collate, needed
+from groundling.core.errors import InputError
+from groundling.core.keyed import generator
+from groundling.data.clusters import Clusters, kmeans_1d
+from groundling.data.images import Picture, digest_of, read_picture
+from groundling.data.regions.pictures import pictures_of
+from groundling.data.samples import Samples
+from groundling.data.text.keywords import (
+    BuiltIn,
+    Keywords,
+    keyword_importance,
+    select,
+    select_random,
+    token_scores,
+)
+from groundling.data.text.words import spans
+from groundling.models.clip import FrozenClip, last_pieces
+from groundling.settings.objectives import Targeted
+from groundling.teachers import Teacher, origin
+from groundling.teachers.cache import BATCH
+from groundling.teachers.dataset import each_of
+
+FEATURES = (
+    "clip_image",
+    "clip_text",
+    "clip_similarity",
+    "clip_words",
+    "clip_word",
+    "clip_confidence",
+)
+"""What objectives may read; see `ClipTeacher`."""
+SCORED_IMAGE = "clip_scored_image"
+SCORED_TEXT = "clip_scored_text"
+"""Embeddings in the space in which image and text are compared, where features are in another one."""
+
+
+@dataclass(frozen=True)
+class Answers:
+    """How sure a teacher is of an image's answer: its softmax over all answers of the task, as texts (VQA)."""
+
+    texts: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Anchors:
+    """How sure a teacher is of a class: each class is a cluster of the training data's similarities (SNLI-VE).
+
+    The logit of a class is minus the squared distance to its centre, over twice the variance around all centres.
+    """
+
+    classes: int
+
+
+class Photos:
+    """The images of a teacher's examples; equal files have equal ids."""
+
+    def __init__(self, where: str | Mapping[str, Picture]) -> None:
+        """`where`: their folder, or the images themselves by id."""
+        self.where = where
+        self.files: dict[str, Picture] = {}
+        self.digests: dict[str, str] = {}
+
+    def find(self, samples: Samples, who: str) -> None:
+        """Find the images of samples; raises InputError, naming `who` reads them, for one that is missing."""
+        self.files.update(pictures_of(samples, self.where, who))
+
+    def id(self, example: Example) -> str:
+        """A hash of the contents of an example's image."""
+        (name,) = example.images
+        if name not in self.digests:
+            self.digests[name] = digest_of(self.files[name])[:32]
+        return self.digests[name]
+
+    def name(self, image_id: str) -> str:
+        """An image with that id, as the data calls it."""
+        return next((name for name, own in self.digests.items() if own == image_id), image_id)
+
+    def pixels(self, name: str, clips: Sequence[FrozenClip]) -> list[np.ndarray]:
+        """An image as each model reads it; raises InputError if its file is no image."""
+        path = self.files[name]
+        try:
+            image = read_picture(path)
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from None
+        sides = [needed(clip.image, "image", "what is asked of this teacher") for clip in clips]
+        return [side.pixels(image) for side in sides]
+
+
+class Clips(NamedTuple):
+    """The models behind a teacher, and the images that they read."""
+
+    own: FrozenClip
+    """Its features are the teacher's."""
+    scorer: FrozenClip
+    """It compares image and text; the same one, unless the sides of `own` are of different models."""
+    joint: bool
+    """Whether features are in the joint space, and not before the projections."""
+    photos: Photos
+
+    @property
+    def apart(self) -> bool:
+        """Whether another model compares image and text."""
+        return self.scorer is not self.own
+
+    @property
+    def scored_image(self) -> str:
+        """The feature in which an image is compared with texts."""
+        return "clip_image" if self.joint and not self.apart else SCORED_IMAGE
+
+    @property
+    def scored_text(self) -> str:
+        """The feature in which a text is compared with images."""
+        return "clip_text" if self.joint and not self.apart else SCORED_TEXT
+
+    def unit(self, states: Tensor) -> Tensor:
+        """States (..., D) of the own text side as features (..., E)."""
+        return F.normalize(_projected(self.own, states) if self.joint else states, dim=-1)
+
+    def with_own_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
+        """Inputs with their texts, as the own model reads them."""
+        if inputs[0].clip is not None:
+            return inputs
+        rows = self.own.rows(texts)
+        pairs = zip(inputs, rows, strict=True)
+        return [replace(one, clip=row, dropped=dropped) for one, (row, dropped) in pairs]
+
+    def with_scorer_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
+        """Inputs with their texts, as the scorer reads them, where it is another model."""
+        beside = inputs[0].asides.get("scorer")
+        if not self.apart or (beside is not None and beside.clip is not None):
+            return inputs
+        rows = self.scorer.rows(texts)
+        return [
+            _beside(one, "scorer", clip=row) for one, (row, _) in zip(inputs, rows, strict=True)
+        ]
+
+
+class Pass:
+    """One batch of inputs, whose texts each model reads at most once for all parts of a teacher."""
+
+    def __init__(self, clips: Clips, batch: Batch) -> None:
+        self.clips = clips
+        self.batch = batch
+        self.found: dict[str, Tensor] = dict(batch.features)
+
+    @cached_property
+    def own_text(self) -> tuple[Tensor, Tensor]:
+        """The own model's states of each text's tokens (U, V, D), and the one at its end (U, D)."""
+        return self.clips.own.texts(self.batch)
+
+    @cached_property
+    def scorer_text(self) -> tuple[Tensor, Tensor]:
+        """The same of the scorer, of the inputs that are beside the batch's."""
+        return self.clips.scorer.texts(self.batch.asides["scorer"].batch)
+
+
+class ClipPart(Teacher):
+    """Some features of a CLIP-like model. Abstract."""
+
+    selects = False
+    """Whether it selects words, among those that the student reads."""
+
+    def __init__(self, clips: Clips, made: Collection[str], sees: bool, reads: bool) -> None:
+        """`made`: names of its features; `sees`, `reads`: whether they depend on the image, and on the text."""
+        self.clips = clips
+        self.made = tuple(sorted(made))
+        self.sees = sees
+        self.reads = reads
+
+    @property
+    def carried(self) -> set[str]:
+        """Features of earlier parts that it reads."""
+        return set()
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with what this part reads of their rows."""
+        return inputs
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Its features, by name; abstract."""
+        raise NotImplementedError
+
+    def to(self, device: torch.device | str) -> ClipPart:
+        """Move the models."""
+        self.clips.own.to(device)
+        self.clips.scorer.to(device)
+        return self
+
+    def fit(self, samples: Samples) -> ClipPart:
+        """Find the images; raises InputError if an example has no image or several, or if an image is missing."""
+        if self.sees:
+            self.clips.photos.find(samples, f"a teacher that is asked for {', '.join(self.made)}")
+        return self
+
+    def ids(self, rows: Sequence[Sample]) -> list[str]:
+        """A hash of the text, of the image's file, or of both, as far as its features depend on them.
+
+        Of the text belongs which words may be selected, if the student does not read all of them.
+        """
+        ids = []
+        for row in rows:
+            example = needed(row.example, "example", "a teacher")
+            parts = []
+            if self.reads:
+                text = text_of(example)
+                lost = _unread(row, text) if self.selects else ()
+                parts.append(_digest(f"{text}\n{lost}" if lost else text))
+            if self.sees:
+                parts.append(self.clips.photos.id(example))
+            ids.append("|".join(parts))
+        return ids
+
+    def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
+        """Pixels and texts, as far as they are needed beside the features that the rows have already."""
+        carried = [name for name in rows[0].features if name in self.carried]
+        inputs = [
+            Sample(name, features={feature: row.features[feature] for feature in carried})
+            for name, row in zip(self.ids(rows), rows, strict=True)
+        ]
+        return self.extend(inputs, rows)
+
+    @torch.no_grad()
+    def features(self, batch: Batch) -> dict[str, Tensor]:
+        """Its features of a batch, by name; see `ClipTeacher`."""
+        found = self.compute(Pass(self.clips, batch.to(self.clips.scorer.device)))
+        return {name: found[name] for name in self.made}
+
+    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Nothing: no objective counts by these."""
+        return {}
+
+    def key(self) -> dict[str, Any]:
+        """Weights, preprocessing and tokenizers on which its features depend."""
+        key: dict[str, Any] = {
+            "features": list(self.made),
+            "space": "joint" if self.clips.joint else "pre_projection",
+        }
+        models = {"teacher": self.clips.own}
+        if self.clips.apart:
+            models["scorer"] = self.clips.scorer
+        for name, clip in models.items():
+            if self.sees and clip.image is not None:
+                key[f"{name}_image"] = clip.image_key
+            if self.reads and clip.text is not None:
+                key[f"{name}_text"] = clip.text_key
+        return key
+
+
+class ClipImages(ClipPart):
+    """Features of images: `clip_image`, and `clip_scored_image` where images are compared in another space."""
+
+    name = "clip_images"
+    cacheable = "always"
+
+    def __init__(self, clips: Clips, made: Collection[str]) -> None:
+        """`made`: which of the two."""
+        super().__init__(clips, made, sees=True, reads=False)
+        scored = SCORED_IMAGE in made
+        self.by_own = "clip_image" in made or (scored and not clips.apart)
+        self.by_scorer = scored and clips.apart
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with their pixels."""
+        clips = [self.clips.own] * self.by_own + [self.clips.scorer] * self.by_scorer
+        pixels: dict[str, list[np.ndarray]] = {}
+        out = []
+        for one, row in zip(inputs, rows, strict=True):
+            (name,) = needed(row.example, "example", "a teacher").images
+            if name not in pixels:
+                pixels[name] = self.clips.photos.pixels(name, clips)
+            if self.by_own:
+                one = replace(one, pixels=pixels[name][0])
+            if self.by_scorer:
+                one = _beside(one, "scorer", pixels=pixels[name][-1])
+            out.append(one)
+        return out
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Unit-length features (U, E); a picture that several inputs share is read once."""
+        found = {}
+        if self.by_own:
+            pooled, joint = self.clips.own.pictures(one.batch, _image_ids(one.batch))
+            found["clip_image"] = F.normalize(joint if self.clips.joint else pooled, dim=-1)
+            if SCORED_IMAGE in self.made:
+                found[SCORED_IMAGE] = F.normalize(joint, dim=-1)
+        if self.by_scorer:
+            aside = one.batch.asides["scorer"]
+            _, joint = self.clips.scorer.pictures(aside.batch, _image_ids(aside.batch))
+            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)[aside.row]
+        return found
+
+
+class ClipTexts(ClipPart):
+    """Features of texts: `clip_text`, and `clip_scored_text` where texts are compared in another space."""
+
+    name = "clip_texts"
+
+    def __init__(self, clips: Clips, made: Collection[str]) -> None:
+        """`made`: which of the two."""
+        super().__init__(clips, made, sees=False, reads=True)
+        scored = SCORED_TEXT in made
+        self.by_own = "clip_text" in made or (scored and not clips.apart)
+        self.by_scorer = scored and clips.apart
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with their texts."""
+        texts = _texts_of(rows)
+        if self.by_own:
+            inputs = self.clips.with_own_text(inputs, texts)
+        return self.clips.with_scorer_text(inputs, texts) if self.by_scorer else inputs
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Unit-length features (U, E)."""
+        found = {}
+        if self.by_own:
+            _, ends = one.own_text
+            found["clip_text"] = self.clips.unit(ends)
+            if SCORED_TEXT in self.made and not self.clips.apart:
+                found[SCORED_TEXT] = F.normalize(_projected(self.clips.own, ends), dim=-1)
+        if self.by_scorer:
+            _, ends = one.scorer_text
+            row = one.batch.asides["scorer"].row
+            found[SCORED_TEXT] = F.normalize(_projected(self.clips.scorer, ends), dim=-1)[row]
+        return found
+
+
+class ClipWords(ClipPart):
+    """The words that matter most, `clip_word`, and their features, `clip_words`."""
+
+    name = "clip_words"
+    selects = True
+
+    def __init__(self, clips: Clips, options: Targeted, keywords: Keywords | None = None) -> None:
+        """`options`: how words are selected; `keywords`: an extractor other than the built-in one."""
+        self.options = options
+        self.keywords = keywords or BuiltIn()
+        self.ranks = options.select == "top"  # by what words are worth, and not by chance
+        super().__init__(clips, ("clip_words", "clip_word"), sees=self.ranks, reads=True)
+
+    @property
+    def carried(self) -> set[str]:
+        """The image, with which words are compared."""
+        return {self.clips.scored_image} if self.ranks else set()
+
+    def key(self) -> dict[str, Any]:
+        """As every part's, and how words are selected."""
+        selection: dict[str, Any] = {"words": self.options.words, "select": self.options.select}
+        if self.ranks:
+            extractor = self.keywords
+            kind = extractor if hasattr(extractor, "__qualname__") else type(extractor)
+            selection |= {"relevance": self.options.relevance, "keywords": origin(kind)}
+        return super().key() | {"selection": selection}
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with their texts, and what is needed to select words."""
+        texts = _texts_of(rows)
+        inputs = self.clips.with_own_text(inputs, texts)
+        if self.ranks:
+            inputs = self.clips.with_scorer_text(inputs, texts)
+        each = zip(inputs, texts, rows, strict=True)
+        return [self._with_words(one, text, _unread(row, text)) for one, text, row in each]
+
+    def _with_words(self, one: Sample, text: str, lost: Sequence[int]) -> Sample:
+        """An input with what is needed to select its words: `candidate` and `importance` (K,), or `clip_word` (M,)."""
+        places = spans(text)
+        # Of a word that was cut off for either side nothing can be compared.
+        is_candidate = _are_words(text, places)
+        is_candidate[list(lost)] = False
+        for row in (one.clip, one.asides["scorer"].clip if "scorer" in one.asides else None):
+            if row is not None:
+                is_candidate &= np.isin(np.arange(len(places)), row.word)
+        if not self.ranks:
+            rng = generator("clip_words", text)
+            chosen = select_random(is_candidate, self.options.words, rng)
+            return replace(one, features={**one.features, "clip_word": self._numbers(chosen)})
+        worth = keyword_importance(text, places, self.keywords)
+        features = {"candidate": is_candidate, "importance": worth}
+        one = replace(one, features={**one.features, **features})
+        if self.options.relevance == "isolated":
+            one = _beside(one, "alone", clip=self.clips.scorer.alone(text))
+        return one
+
+    def _numbers(self, chosen: np.ndarray) -> np.ndarray:
+        """The numbers of selected words (M,) int64, -1 beyond."""
+        numbers = np.full(self.options.words, -1, np.int64)
+        numbers[: len(chosen)] = chosen
+        return numbers
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """Numbers (U, M) of the words that matter most, and their features (U, M, E)."""
+        states, _ = one.own_text
+        chosen = one.found["clip_word"] if not self.ranks else self._selected(one)
+        return {"clip_word": chosen, "clip_words": self._features(one.batch, states, chosen)}
+
+    def _selected(self, one: Pass) -> Tensor:
+        """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
+        words = self.options.words
+        chosen = [self._numbers(select(*scores, words)) for scores in self.scores(one)]
+        return torch.from_numpy(np.stack(chosen)).to(one.batch.device)
+
+    def scores(self, one: Pass) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Scores (K,) of each row's words and which are candidates (K,) bool; raises InputError as `_selected`."""
+        is_candidate = one.batch.features["candidate"].cpu().numpy()
+        importance = one.batch.features["importance"].cpu().numpy()
+        cosines = self._relevance(one).double().cpu().numpy()
+        found = []
+        for row, candidates in enumerate(is_candidate):
+            if not np.isfinite(cosines[row][candidates]).all():
+                image = self.clips.photos.name(_image_ids(one.batch)[row])
+                raise InputError(
+                    f"{image}: the teacher's similarity of the image and a word of its text is not a finite number; "
+                    "its weights may be damaged"
+                )
+            found.append((token_scores(cosines[row], importance[row], candidates), candidates))
+        return found
+
+    def _relevance(self, one: Pass) -> Tensor:
+        """The cosine (U, K) of each row's image and each of its raw words."""
+        batch, scorer = one.batch, self.clips.scorer
+        count = batch.features["candidate"].shape[1]
+        image = one.found[self.clips.scored_image]
+        if self.options.relevance == "isolated":
+            return self._alone(batch.asides["alone"], image, count)
+        if self.clips.apart:
+            aside = batch.asides["scorer"]
+            states = one.scorer_text[0][aside.row]
+            windows = needed(aside.batch.clip, "clip", "visual relevance")
+            last = last_pieces(windows.word, count)[aside.row]
+        else:
+            states, _ = one.own_text
+            last = last_pieces(needed(batch.clip, "clip", "visual relevance").word, count)
+        of_words = F.normalize(_projected(scorer, _at(states, last)), dim=-1)
+        return (of_words @ image.unsqueeze(-1)).squeeze(-1)
+
+    def _alone(self, aside: Aside, image: Tensor, count: int) -> Tensor:
+        """The same of words that are each a text by itself."""
+        windows = needed(aside.batch.clip, "clip", "visual relevance")
+        side = needed(self.clips.scorer.text, "text", "visual relevance")
+        _, ends = side.unprojected(windows)
+        ends = F.normalize(side.projection(ends), dim=-1)
+        number = torch.arange(len(ends), device=ends.device)
+        begins = torch.searchsorted(windows.row.contiguous(), windows.row.contiguous())
+        place = number - begins
+        by_row = ends.new_zeros(aside.batch.rows, max(count, int(place.max()) + 1), ends.shape[1])
+        by_row[windows.row, place] = ends
+        return (by_row[aside.row, :count] @ image.unsqueeze(-1)).squeeze(-1)
+
+    def _features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
+        """Features (U, M, E) of selected words (U, M), zeros where there is none."""
+        windows = needed(batch.clip, "clip", "features of words")
+        count = 1 + max(0, int(windows.word.max()))
+        last = last_pieces(windows.word, count).gather(1, chosen.clamp(min=0))
+        return self.clips.unit(_at(states, last)) * (chosen >= 0).unsqueeze(-1)
+
+
+class ClipScores(ClipPart):
+    """What follows from the features of image and text: `clip_similarity` and `clip_confidence`."""
+
+    name = "clip_scores"
+    # How sure it is follows from the image in no time; cached with it, a gate would need images of its own.
+    cacheable = "never"
+
+    def __init__(
+        self, clips: Clips, made: Collection[str], sure_of: Answers | Anchors | None = None
+    ) -> None:
+        """`made`: which of the two; `sure_of`: what `clip_confidence` is about."""
+        self.sure_of = sure_of
+        self.answers: Tensor | None = None
+        self.clusters: Clusters | None = None
+        super().__init__(clips, made, sees=True, reads="clip_similarity" in made)
+
+    @property
+    def carried(self) -> set[str]:
+        """What is compared."""
+        return {self.clips.scored_image} | ({self.clips.scored_text} if self.reads else set())
+
+    def key(self) -> dict[str, Any]:
+        """As every part's, and the answers."""
+        key = super().key()
+        if isinstance(self.sure_of, Answers):
+            listed = json.dumps(self.sure_of.texts).encode()
+            key["answers"] = hashlib.sha256(listed).hexdigest()
+        return key
+
+    def fit(self, samples: Samples) -> ClipPart:
+        """Find the images, and the classes' clusters among the similarities of all rows."""
+        super().fit(samples)
+        self.cluster(samples, ())
+        return self
+
+    def cluster(self, samples: Samples, compared: Sequence[ClipPart]) -> None:
+        """Find the classes' clusters; `compared`: the parts whose features the samples do not carry."""
+        if not isinstance(self.sure_of, Anchors) or self.clusters is not None:
+            return
+        similarity = "clip_similarity"
+        own = ClipScores(self.clips, (similarity,))
+        one = ClipParts(self.clips, [*compared, own], (similarity,))
+        found: list[np.ndarray] = []
+        rows: list[Sample] = []
+        for number, sample in enumerate(each_of(samples), 1):
+            rows += sample.rows
+            if len(rows) >= BATCH or number == len(samples):
+                found.append(one.features(collate(one.inputs(rows)))[similarity].cpu().numpy())
+                rows = []
+        self.clusters = kmeans_1d(np.concatenate(found), self.sure_of.classes)
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """The scaled cosine (U,), and the largest share (U,) of the softmax over the answers."""
+        found = {}
+        image = one.found[self.clips.scored_image]
+        if self.reads:
+            scale = needed(self.clips.scorer.text, "text", "a similarity").logit_scale.exp()
+            pairs = image * one.found[self.clips.scored_text]
+            found["clip_similarity"] = scale * pairs.sum(-1)
+        if "clip_confidence" in self.made:
+            if isinstance(self.sure_of, Answers):
+                found["clip_confidence"] = self._of_answers(image, self.sure_of.texts)
+            else:
+                found["clip_confidence"] = self._of_classes(found["clip_similarity"])
+        return found
+
+    def _of_classes(self, similarity: Tensor) -> Tensor:
+        """The largest share (U,) of the softmax over the classes' clusters."""
+        clusters = needed(self.clusters, "clusters", "a teacher's confidence")
+        logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
+        return logits.softmax(-1).amax(-1).to(similarity)
+
+    def _of_answers(self, image: Tensor, texts: Sequence[str]) -> Tensor:
+        """The largest share (U,) of the softmax over answers, whose embeddings are computed once."""
+        scorer = self.clips.scorer
+        side = needed(scorer.text, "text", "an answer's embedding")
+        if self.answers is None:
+            self.answers = scorer.embedded([row for row, _ in scorer.rows(texts)])
+        answers = self.answers.to(image.device)
+        return (side.logit_scale.exp() * image @ answers.T).softmax(-1).amax(-1)
+
+
+class ClipParts(ClipPart):
+    """Several parts in one pass, as they run in every step of training."""
+
+    name = "clip"
+
+    def __init__(self, clips: Clips, members: Sequence[ClipPart], made: Collection[str]) -> None:
+        """`members`: in the order in which later ones read earlier ones' features; `made`: the features returned."""
+        super().__init__(
+            clips, made, any(one.sees for one in members), any(one.reads for one in members)
+        )
+        self.members = members
+        self.selects = any(one.selects for one in members)
+
+    @property
+    def carried(self) -> set[str]:
+        """Features that no member makes itself."""
+        carried = {name for one in self.members for name in one.carried}
+        return carried - {name for one in self.members for name in one.made}
+
+    def fit(self, samples: Samples) -> ClipPart:
+        """Find the images, and what members must know of the data."""
+        super().fit(samples)
+        compared = [one for one in self.members if isinstance(one, ClipImages | ClipTexts)]
+        for one in self.members:
+            if isinstance(one, ClipScores):
+                one.cluster(samples, compared)
+        return self
+
+    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+        """Inputs with what every member reads."""
+        for one in self.members:
+            inputs = one.extend(inputs, rows)
+        return inputs
+
+    def compute(self, one: Pass) -> dict[str, Tensor]:
+        """All members' features."""
+        for member in self.members:
+            one.found |= member.compute(one)
+        return one.found
+
+    def key(self) -> dict[str, Any]:
+        """Every member's."""
+        return {one.name: one.key() for one in self.members}
+
+
+def _image_ids(batch: Batch) -> list[str]:
+    """The id of each input's image; an input's own id ends with it."""
+    return [name.rpartition("|")[2] for name in batch.ids]
+
+
+def _texts_of(rows: Sequence[Sample]) -> list[str]:
+    """What CLIP reads of some rows."""
+    return [text_of(needed(row.example, "example", "a teacher")) for row in rows]
+
+
+def text_of(example: Example) -> str:
+    """What CLIP reads of a row: its first text and, after a space, its second, without a head's cue.
+
+    Raw words keep the numbers that they have in the row (`Tokens.word`): the space ends the first text's last word.
+    """
+    text = example.text if example.pair is None else f"{example.text} {example.pair}"
+    return text.removesuffix(example.cue).rstrip() if example.cue else text
+
+
+def _are_words(text: str, places: np.ndarray) -> np.ndarray:
+    """Which raw words (K,) bool are words, and no marks."""
+    return np.array([text[start].isalnum() for start, _ in places], bool)
+
+
+def _unread(row: Sample, text: str) -> tuple[int, ...]:
+    """The words of a row's text of which the student has no piece, because they were cut off or have none."""
+    if row.text is None or row.words is None:
+        return ()
+    unread = np.ones(len(row.words) + 1, bool)
+    unread[row.text.word] = False  # -1, no word, is the place behind the last one
+    if not unread[:-1].any():
+        return ()
+    is_word = _are_words(text, spans(text))  # a head's cue is behind them
+    return tuple(np.flatnonzero(unread[: len(is_word)] & is_word).tolist())
+
+
+def _digest(text: str) -> str:
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+
+
+def _beside(one: Sample, name: str, **parts: Any) -> Sample:
+    """An input with more to be read beside it: under `name`, by a tower of its own."""
+    aside = replace(one.asides.get(name, Sample(one.id)), **parts)
+    return replace(one, asides={**one.asides, name: aside})
+
+
+def _projected(clip: FrozenClip, states: Tensor) -> Tensor:
+    side = needed(clip.text, "text", "what is asked of this teacher")
+    projected: Tensor = side.projection(states)
+    return projected
+
+
+def _at(states: Tensor, places: Tensor) -> Tensor:
+    """States (U, V, D) at places (U, K): (U, K, D); the first one's where there is none (-1)."""
+    index = places.clamp(min=0).unsqueeze(-1).expand(-1, -1, states.shape[-1])
+    return states.gather(1, index)
