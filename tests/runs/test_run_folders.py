@@ -28,6 +28,7 @@ from groundling.runs.folder import (
     finished,
     open_run,
     read_json,
+    read_log,
     whole_file,
     whole_folder,
     write_json,
@@ -38,6 +39,7 @@ from groundling.settings.training import TrainConfig
 from groundling.studies.clip_td.implicit import text_only_run
 from groundling.studies.clip_td.vcr import _files
 from groundling.tasks import Task
+from groundling.training.watched import means_by_epoch
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
 
@@ -393,3 +395,31 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     )
     with pytest.raises(InputError, match=r"run: config.json or result.json is not as a run writes"):
         _card("me/it", out, out, _described(out), {})
+
+
+def test_e14_a_log_is_read_but_for_a_last_line_that_a_kill_cut_off(tmp_path: Path) -> None:
+    path = put(tmp_path / "log.jsonl", '{"step": 1, "loss": NaN}\n{"step": 2, "lo')
+    assert [line["step"] for line in read_log(path)] == [1]
+    for damage in ("[1]", "{}", '{"step": "1"}', '{"step": 1, "loss": []}', "[" * 10**5):
+        put(path, f'{damage}\n{{"step": 2}}\n')
+        with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line of a log"):
+            read_log(path)
+
+
+def test_e14_a_log_whose_steps_cover_nothing_or_go_back(tmp_path: Path) -> None:
+    log = put(
+        tmp_path / "log.jsonl",
+        '{"step": 0, "loss": 9}\n{"step": 2, "loss": 1}\n{"step": 2, "loss": 9}\n',
+    )
+    assert means_by_epoch(log, ["loss"], 2) == {"loss": [1.0]}
+    put(log, '{"step": 2, "loss": 1}\n{"step": 1, "loss": 1}\n')
+    with pytest.raises(
+        InputError, match=r"log.jsonl, line 2: step 1 after step 2; delete the line"
+    ):
+        read_log(log)
+
+
+def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) -> None:
+    log = put(tmp_path / "log.jsonl", '{"step": 1, "loss": 1' + "0" * 400 + "}\n")
+    with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line"):
+        read_log(log)
