@@ -197,7 +197,7 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
         (pretrain, changed(pretraining(place), eval_captions=(both,))),
         (teach, changed(teaching(place), eval_captions=both)),
     ):
-        (note,) = homes.apart(recipe(config, once, tmp_path / recipe.__name__)["notes"])
+        (note,) = homes.apart(recipe(config, once, tmp_path / recipe.name)["notes"])
         assert note.startswith("8 of 8 held-out images are learned from, such as ")
 
 
@@ -225,9 +225,8 @@ def test_settings_that_do_not_fit(
     place: Path,
     tmp_path: Path,
 ) -> None:
-    config = changed(settings(place), **{"eval_every": 1.0, **values})
     with pytest.raises(InputError, match=message):
-        recipe(config, STEPS, tmp_path / "out")
+        recipe(changed(settings(place), **{"eval_every": 1.0, **values}), STEPS, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
