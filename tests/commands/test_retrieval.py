@@ -313,7 +313,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     (images / "2.png").write_bytes((images / "2.png").read_bytes()[:60])
     said = refused(place, out, capsys, "--images", str(images))
     assert "2.png: does not decode" in said and "1 of 6" in said and "--skip-bad" in said
-    assert not out.exists()
+    assert not (out / "result.json").exists()
     whole = retrieve(config_of(place, images=str(images), skip_bad=True), out)
     assert (whole["bad_images"], whole["bad_images_named"]) == (1, ["2.png"])
     assert "left out: 1 images do not decode, the first is 2.png" in capsys.readouterr().out

@@ -67,7 +67,6 @@ MINE = Command(
     title="Mine: a study of one's own",
     example="groundling mine",
     leaves=Nothing(),
-    out=False,
 )
 COMMANDS = (MINE,)
 ''',

@@ -158,7 +158,7 @@ def test_a_short_stratum(data: Path) -> None:
     )
     with pytest.raises(InputError, match="none of 1 examples is in a stratum"):
         draw({"train-0": "unmatched"}, 1, seed=0)
-    assert refusal(task="vcr/answer", data=str(data), per=-1) == "--per -1: expected at least 1"
+    assert refusal(task="vcr/answer", data=str(data), per=-1) == "--per = -1, expected at least 0"
     assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per"
 
 

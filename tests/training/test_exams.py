@@ -232,7 +232,7 @@ def test_settings_that_do_not_fit(
     plain = replace(settings, examining=Examining())
     with pytest.raises(InputError, match=message):
         finetune(changed(plain, **values), STEPS, tmp_path / "out")
-    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out/result.json").exists()
 
 
 def test_damaged_best_weights_are_named(
