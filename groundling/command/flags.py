@@ -200,7 +200,7 @@ def _positional(command: Command) -> Iterator[Setting]:
 def _title(prefix: str, group: type[Any]) -> str:
     """What a group of flags is called: what the class of its settings says of itself."""
     first = " ".join(summary_of(group).split("\n\n")[0].split()).rstrip(".")
-    return f"{first} (--{dotted(prefix)}...):" if dotted(prefix) else f"{first}:"
+    return f"{first} (--{dotted(prefix)}NAME):" if dotted(prefix) else f"{first}:"
 
 
 def _explained(flag: Flag) -> str:

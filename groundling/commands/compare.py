@@ -33,7 +33,7 @@ class CompareConfig(Settings):
     data: Annotated[str, Input.DATA] = ""
     """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
     own: OwnFile = field(default_factory=OwnFile)
-    seeds: Annotated[int, at_least(1)] = 3
+    seeds: Annotated[int, at_least(1, below=10_000)] = 3
     """Fine-tuning runs per arm and task."""
     max_train: Annotated[int, at_least(0)] = 0
     """Use at most so many training examples per task; 0: all."""

@@ -217,6 +217,8 @@ class Setting:
         for one in every:
             if not isinstance(one, kinds) or (isinstance(one, bool) and self.member is not bool):
                 raise self._wrong(repr(value), self.words)
+            if isinstance(one, int) and abs(one) >= LARGEST:
+                raise self._wrong("a number of more than 18 digits", "a smaller one")
         if self.range is not None and not all(one in self.range for one in every):
             raise self._wrong(spelt(every), str(self.range))
 
@@ -231,6 +233,8 @@ class Setting:
         return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.member]}"
 
 
+LARGEST = 2**63
+"""No whole number is this large: libraries below hold them in 64 bits, and floats end somewhere."""
 _WORDS = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
 _MANY = {str: "texts", int: "whole numbers", float: "numbers"}
 

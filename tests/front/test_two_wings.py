@@ -126,6 +126,17 @@ def test_the_core_loads_no_study(tmp_path: Path) -> None:
     assert int(told) > 10
 
 
+def test_the_command_line_loads_no_study_for_a_command_of_the_core() -> None:
+    code = """
+import sys
+from groundling import cli
+
+assert cli.main(["finetune", "--nope", "3"]) == 2
+print([name for name in sys.modules if name.startswith("groundling.studies.")])
+"""
+    assert run(code, PACKAGE.parent).strip() == "[]"
+
+
 def test_a_study_is_found_by_being_there(tmp_path: Path) -> None:
     ignored = shutil.ignore_patterns("__pycache__")
     copy = Path(shutil.copytree(PACKAGE, tmp_path / PACKAGE.name, ignore=ignored))

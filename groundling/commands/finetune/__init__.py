@@ -42,7 +42,7 @@ class FinetuneConfig(Settings):
     """Task by name, e.g. glue/rte, or MODULE:NAME of your own."""
     data: Annotated[str, Input.DATA, needed] = ""
     """Folder with the task's official files; `hub` reads GLUE through the datasets library."""
-    seeds: Annotated[int, at_least(1)] = 1
+    seeds: Annotated[int, at_least(1, below=10_000)] = 1
     """Runs, with seeds counted up from --seed."""
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per input; longer ones are cut and counted."""

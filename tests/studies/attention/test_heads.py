@@ -646,4 +646,5 @@ def test_mistakes_are_one_line(
 ) -> None:
     assert run(place, tmp_path / "out", *(flag.format(place) for flag in flags)) == 2
     told = capsys.readouterr().err
-    assert complaint in told and told.count("\n") == 1
+    *before, line = told.splitlines()
+    assert complaint in line and all("at work" in one for one in before)  # a slow machine says so
