@@ -47,12 +47,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _command(words: Sequence[str]) -> tuple[str, list[str]]:
     """The command that the words begin with, of one word or two, and the rest; an empty name if there is none."""
-    # One word first: only a name that the core does not know is looked for in the studies.
-    for count in (1, 2):
-        name = " ".join(words[:count])
-        if name in COMMANDS:
-            return name, list(words[count:])
-    return "", []
+    name = COMMANDS.first([" ".join(words[:count]) for count in (1, 2)])
+    return (name, list(words[len(name.split()) :])) if name else ("", [])
 
 
 def _no_command(words: Sequence[str]) -> int:

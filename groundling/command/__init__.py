@@ -165,6 +165,11 @@ class Commands(Mapping[str, Command]):
             return command
         return _of_studies()[name]
 
+    def first(self, names: Sequence[str]) -> str:
+        """The first of some names that is a command's, the studies' if it is none of the core's; empty: no one's."""
+        core = next((name for name in names if name in self._core), "")
+        return core or next((name for name in names if name in self), "")
+
     def __iter__(self) -> Iterator[str]:
         yield from sorted(self._core, key=lambda name: TITLES.index(self[name].title))
         yield from _of_studies()

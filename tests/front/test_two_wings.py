@@ -132,6 +132,8 @@ import sys
 from groundling import cli
 
 assert cli.main(["finetune", "--nope", "3"]) == 2
+assert cli.main(["data", "check", "--nope", "3"]) == 2
+assert cli.main(["regions", "nowhere", "--nope", "3"]) == 2
 print([name for name in sys.modules if name.startswith("groundling.studies.")])
 """
     assert run(code, PACKAGE.parent).strip() == "[]"
