@@ -41,7 +41,7 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 from groundling.core.batch import Batch, Row, Sample, collate
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import Attention, CrossModal
 from groundling.models.text import TextEncoder

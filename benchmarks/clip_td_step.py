@@ -38,9 +38,9 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 from groundling.core.batch import Example, RegionRow, collate
-from groundling.core.forms import Choose, Classify
-from groundling.core.keyed import generator
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.core.output_types import Choose, Classify
+from groundling.core.rng import generator
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.models.clip import ClipImage, FrozenClip, clip_text
 from groundling.objectives import Objective
@@ -50,9 +50,8 @@ from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.settings.objectives import Targeted
 from groundling.teachers import Teacher, add_features
-from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.dataset import FeatureCache, TeacherSet
 from groundling.training.loop import Step
 from groundling.vision_language.uniter import uniter
 

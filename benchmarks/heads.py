@@ -26,8 +26,8 @@ from torch import Tensor
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from groundling.core.batch import Example, Gold, RegionRow
-from groundling.core.keyed import generator
-from groundling.data.regions.paired import RegionSamples
+from groundling.core.rng import generator
+from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.grounding import Grounding, Phrase

@@ -25,7 +25,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
 

@@ -34,13 +34,13 @@ from transformers import (
 )
 
 from groundling.core.batch import IGNORE, Batch, RegionRow
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.data.captions.captions import Captioned
-from groundling.data.regions.paired import CaptionTexts, RegionSamples
+from groundling.data.regions.samples import CaptionTexts, RegionSamples
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.training.feed import Feed, Plan, Source
+from groundling.training.batch_sampler import Feed, Plan, Source
 from groundling.training.loop import Step
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.visualbert import visualbert

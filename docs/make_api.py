@@ -52,21 +52,21 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Task: what is asked": {
         "groundling.tasks": "Task",
-        "groundling.core.forms": "Classify Choose Regress Answer Pick",
+        "groundling.core.output_types": "Classify Choose Regress Answer Pick",
         "groundling.core.metrics": "Metric",
     },
     "The two verbs": {
         "groundling.training.loop": "train",
         "groundling.training.evaluation": "evaluate Scores",
-        "groundling.training.feed": "Source",
+        "groundling.training.batch_sampler": "Source",
         "groundling.settings.training": "TrainConfig",
     },
     "Models and teachers": {
         "groundling.vision_language.loading": "load_student join_to",
-        "groundling.models.kinds": "Student Kind",
+        "groundling.models.formats": "Student Kind",
         "groundling.models.text": "TextEncoder",
         "groundling.vision_language.single_stream": "SingleStream",
-        "groundling.models.join": "Join Joined",
+        "groundling.models.multimodal_embeddings": "Join Joined",
         "groundling.models.task_heads": "TaskHead Reading",
         "groundling.vision_language": "Design Phase",
         "groundling.teachers": "Teacher",
@@ -75,7 +75,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.prediction": "load Fitted Prediction Candidate",
     },
     "To look at": {
-        "groundling.studies.attention.look": "look Look",
+        "groundling.studies.attention.page": "look Look",
         "groundling.vision.show": "show_regions Shown",
     },
     "Data": {

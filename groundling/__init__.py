@@ -61,7 +61,7 @@ PLACES = {
     "Teacher": "groundling.teachers",
     "TrainConfig": "groundling.settings.training",
     "load": "groundling.prediction",
-    "look": "groundling.studies.attention.look",
+    "look": "groundling.studies.attention.page",
     "show_regions": "groundling.vision.show",
     "train": "groundling.training.loop",
 }

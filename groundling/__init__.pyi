@@ -12,7 +12,7 @@ from groundling.data.regions.store import RegionStore as RegionStore
 from groundling.objectives import Objective as Objective
 from groundling.prediction import load as load
 from groundling.settings.training import TrainConfig as TrainConfig
-from groundling.studies.attention.look import look as look
+from groundling.studies.attention.page import look as look
 from groundling.tasks import Task as Task
 from groundling.teachers import Teacher as Teacher
 from groundling.training.loop import train as train

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
-from groundling.command import COMMANDS, Command
+from groundling.command_line import COMMANDS, Command
 from groundling.core.documented import Told, fields_told, listed
 from groundling.core.errors import InputError, as_keywords
 from groundling.settings.fields import filled, flat

@@ -10,8 +10,8 @@ import sys
 from collections.abc import Sequence
 
 from groundling import __version__
-from groundling.command import COMMANDS
-from groundling.command.flags import HELP, help_of, listed, parsed
+from groundling.command_line import COMMANDS
+from groundling.command_line.flags import HELP, help_of, listed, parsed
 from groundling.core.errors import InputError, first_line, nearest
 from groundling.runs.folder import json_text
 from groundling.runs.progress import heard, is_first

@@ -32,7 +32,7 @@ from transformers import (
 from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from groundling.cli import main
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.clip import TwoTowers, clip_text
 from groundling.models.crossmodal import CrossModal
@@ -81,8 +81,8 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
         found.append(tuple(value for value in values if not isinstance(value, Sharing)))
         return {"said": len(found)}
 
-    monkeypatch.setattr("groundling.command.Command.call", record)
-    monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
+    monkeypatch.setattr("groundling.command_line.Command.call", record)
+    monkeypatch.setattr("groundling.command_line.Command.check", lambda self, values: None)
     return found
 
 

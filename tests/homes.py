@@ -31,7 +31,7 @@ from transformers import (
 
 import groundling.training.loop
 from groundling.cli import COMMANDS
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.models.text import load_text_encoder
 from groundling.settings.training import TrainConfig

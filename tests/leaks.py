@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.studies.worlds.language import ATTRIBUTES
 
 

@@ -62,8 +62,8 @@ from transformers import (
 
 from groundling.commands.teach.run import clip_tokenizer
 from groundling.core.batch import Example, RegionRow, Sample
-from groundling.core.keyed import generator
-from groundling.data.regions.paired import RegionSamples
+from groundling.core.rng import generator
+from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal

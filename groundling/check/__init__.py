@@ -1,0 +1,155 @@
+"""What a data folder holds and what is wrong with it, told without any model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from groundling.check import images, tasks
+from groundling.check import images as captions
+from groundling.check import tasks as own_files
+from groundling.check.places import Flags, Layout, Place, Report, kinds
+from groundling.core.errors import InputError
+from groundling.core.registry import instances
+from groundling.data.captions.files import IMAGEFOLDER, TABLE
+from groundling.data.images import unread_images
+
+OWN = "your own file"
+DATA_SETS = (
+    Layout(
+        "VQA v2",
+        "v2_*_questions.json, v2_*_annotations.json and an answer map, or LXMERT's lists",
+        tasks.vqa_v2,
+        below=True,
+    ),
+    Layout("VCR", "train.jsonl, ..., vcr1images/", tasks.vcr_lines, below=True),
+    Layout("NLVR2", "*.json", tasks.nlvr2_lines, below=True),
+    Layout("SNLI-VE", "snli_ve_*.jsonl", tasks.snli_ve_lines, below=True),
+    Layout("RefCOCO", "refs(*).p, instances.json", tasks.refcoco_files, below=True),
+    Layout(
+        "Flickr30k Entities",
+        "Sentences/, Annotations/, lists of images",
+        tasks.flickr30k_entities,
+        below=True,
+    ),
+    Layout("region store", "manifest.json", images.region_store, below=True),
+    Layout(
+        "region files",
+        "*.tsv, *.h5, data.mdb, *.npz, *.json",
+        images.region_files,
+        below=True,
+    ),
+)
+"""Of data sets in their official files, and of regions."""
+GENERAL = (
+    Layout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", tasks.glue),
+    Layout(
+        "SWAG or readability",
+        "train.csv and val.csv, or both *_full.csv; a csv of CommonLit or CLEAR",
+        tasks.tables,
+    ),
+    Layout(
+        OWN,
+        "a *.csv, *.tsv, *.json or *.jsonl with columns of text and of labels, such as question, answer and image; "
+        "others: --text, --label and --image",
+        own_files.own_files,
+        below=True,
+    ),
+    Layout(
+        "captions",
+        "COCO: *.json with images and annotations, also in annotations/; Karpathy's *.json; Flickr8k: *token.txt; "
+        "Conceptual Captions: *.tsv, caption<TAB>image; a *.csv, *.tsv, *.json or *.jsonl with columns such as caption "
+        "and image, others: --caption-column and --image-column; an imagefolder: metadata.jsonl or metadata.csv; "
+        "images with *.txt or *.json beside them",
+        captions.captions,
+        below=True,
+    ),
+    Layout("images", "*.jpg, ... in images*/ or in the folder itself", images.image_folders),
+    Layout("plain text", "*.txt, *.raw, *.tokens", own_files.plain_text, last=True),
+    Layout("images", "*.jpg, ... in folders of any name", images.images_anywhere, last=True),
+)
+"""Those that files of any name may fit."""
+
+
+def layouts() -> tuple[Layout, ...]:
+    """All layouts in the order in which they are looked for; what an earlier one takes, a later one leaves alone.
+
+    Those of studies are found by being there, in `studies/NAME/layouts.py`.
+    """
+    return (*DATA_SETS, *instances("layouts", Layout).values(), *GENERAL)
+
+
+def known() -> str:
+    """The layouts in words; those that are also looked for in sub-folders come first."""
+    below = [f"{layout.name} ({layout.files})" for layout in layouts() if layout.below]
+    others = [f"{layout.name} ({layout.files})" for layout in layouts() if not layout.below]
+    return f"{'; '.join(below)}, these also in sub-folders; {'; '.join(others)}"
+
+
+def check(folder: Path, flags: Flags | None = None) -> Report:
+    """Counts, labels and faults of a folder in one or more of the `layouts`; never raises for bad data.
+
+    `flags`: which columns files of one's own have, where their names do not tell.
+    """
+    folder = Path(folder)
+    report = Report("unknown")
+    if not folder.is_dir():
+        return replace(report, problems=[f"{folder}: no such folder"])
+    root = Place(folder, flags=flags)
+    names: list[str] = []
+    for layout in layouts():
+        if not layout.last:
+            names += _look(layout, root, report)
+    for sub_folder in [*root.other_folders, *root.imagefolders]:
+        place = Place(sub_folder, root)
+        for layout in layouts():
+            if layout.below:
+                names += _look(layout, place, report)
+    if not names:
+        for layout in layouts():
+            if layout.last:
+                names += _look(layout, root, report)
+    report.problems.extend(_in_vain(root, names))
+    report.count_files(folder)
+    report.problems.extend(unread_images(folder))
+    if not names:
+        files = [path for path in folder.rglob("*") if path.is_file()]
+        report.problems.append(
+            f"{folder}: no layout is recognised; it holds {kinds(files)}; expected {known()}"
+        )
+        return report
+    return replace(report, layout=" + ".join(dict.fromkeys(names)))
+
+
+def _in_vain(root: Place, names: Sequence[str]) -> list[str]:
+    """A line for columns that were told but that no file has."""
+    own = root.flags.own
+    columns = root.flags.columns
+    told = {
+        OWN: [*own.text.split(","), own.label, own.image, own.group],
+        TABLE: [*columns.caption_column.split(","), columns.image_column],
+    }
+    lines = []
+    for layout, asked in told.items():
+        given = [name.strip() for name in asked if name.strip()]
+        if given and layout not in names and not (layout == TABLE and IMAGEFOLDER in names):
+            lines.append(f"{root.folder}: no file was found with the columns {', '.join(given)}")
+    return lines
+
+
+def _look(layout: Layout, place: Place, report: Report) -> list[str]:
+    """The names of what a place holds in a layout; none if it is in another one."""
+    try:
+        match = layout.look(place, report)
+    except InputError as error:
+        report.error(error)
+    except (AttributeError, LookupError, TypeError, ValueError, OverflowError) as error:
+        what = f"{layout.name} with a field that is missing or of another type ({error!r})"
+        report.problems.append(f"{place.folder}: {what}")
+    else:
+        if match is None:
+            return []
+        place.taken.update(match.images)
+        return list(match.names or [layout.name])
+    return [layout.name]  # its files are there, but cannot be read

@@ -6,18 +6,18 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Runs
-from groundling.runs.work import Work
+from groundling.runs.outputs import Runs
+from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, at_least
 from groundling.settings.inputs import OwnFile
 from groundling.settings.training import TrainConfig
 
 if TYPE_CHECKING:
-    from groundling.commands.sweep.parts import Sweep
+    from groundling.commands.sweep.schema import Sweep
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ def _as_sweep(
     config: CompareConfig, adapting: AdaptConfig, training: TrainConfig, tuning: TrainConfig
 ) -> Sweep:
     """The simplest sweep: arms side by side on the same text, steps and seeds."""
-    from groundling.commands.sweep.parts import Sweep, Tuning, Variant
+    from groundling.commands.sweep.schema import Sweep, Tuning, Variant
 
     arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
     base = FinetuneConfig(

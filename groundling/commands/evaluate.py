@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from groundling.command import Command
-from groundling.runs.leaves import Nothing
-from groundling.runs.work import Work
+from groundling.command_line import Command
+from groundling.runs.outputs import Nothing
+from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import Asking, Saved
 
@@ -32,8 +32,7 @@ def evaluate(config: EvaluateConfig, work: Work) -> dict[str, Any]:
 
     Raises InputError as it does.
     """
-    from groundling.prediction.fitted import opened, sight_of
-    from groundling.prediction.scoring import scores_on
+    from groundling.prediction.fitted import opened, scores_on, sight_of
 
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=False)

@@ -10,21 +10,19 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.data.tables import ROWS
 from groundling.runs.folder import json_text, plain, write_new
-from groundling.runs.leaves import Written
-from groundling.runs.progress import is_first
-from groundling.runs.work import Work
+from groundling.runs.outputs import Written
+from groundling.runs.progress import Work, is_first
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import Asking, Saved
 
 if TYPE_CHECKING:
-    from groundling.prediction.answers import Prediction, Wording
-    from groundling.prediction.examples import Line
+    from groundling.prediction.inputs import Line, Sight
     from groundling.prediction.loaded import Loaded
-    from groundling.prediction.sight import Sight
+    from groundling.prediction.predictions import Prediction, Wording
     from groundling.tasks import Task
 
 
@@ -73,9 +71,8 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
     Raises:
         InputError: A setting or a row does not fit the model.
     """
-    from groundling.prediction.answers import Wording, columns_of
-    from groundling.prediction.data import data_lines
-    from groundling.prediction.fitted import opened, sight_of
+    from groundling.prediction.fitted import data_lines, opened, sight_of
+    from groundling.prediction.predictions import Wording, columns_of
 
     model = opened(config.saved)
     sight = sight_of(model, config.saved, decode=config.skip_bad)
@@ -148,7 +145,7 @@ def _written(
     answers: Mapping[int, Prediction],
 ) -> str:
     """The text of the file: every line's own columns, and its answer's."""
-    from groundling.prediction.answers import cells_of
+    from groundling.prediction.predictions import cells_of
 
     prefix = ""
     while any(f"{prefix}{name}" in header for name in names):

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from groundling.command import COMMANDS, SHARED, Command
+from groundling.command_line import COMMANDS, SHARED, Command
 from groundling.core.errors import InputError, first_line, in_one_line
 from groundling.models.hub import check_repository
 from groundling.runs.folder import finished, read_json
-from groundling.runs.leaves import Nothing
-from groundling.runs.work import Work
+from groundling.runs.outputs import Nothing
+from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.training import Sharing
 
@@ -40,7 +40,7 @@ def uploaded(config: PushConfig) -> dict[str, Any]:
 
     Raises InputError if the run has not finished, saved no model, or the hub refuses it.
     """
-    from groundling.prediction.seeds import chosen
+    from groundling.prediction.predictions import chosen
 
     check_repository(config.to)
     seed = None if config.seed < 0 else config.seed
@@ -81,7 +81,7 @@ def _described(folder: Path) -> dict[str, Any]:
 
 def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dict[str, Any]) -> str:
     """The model's card; raises InputError if what the run's folder says of the run is no longer what was written."""
-    from groundling.runs.cards import card
+    from groundling.runs.model_card import card
 
     settings = COMMANDS[run["kind"]].settings
     try:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from groundling.command import Command
+from groundling.command_line import Command
+from groundling.command_line.names import published
 from groundling.core.errors import InputError
-from groundling.data.corpora.weighted_files import named_folder
-from groundling.runs.leaves import Written
-from groundling.runs.work import Work
+from groundling.runs.outputs import Written
+from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, may_repeat
-from groundling.stats.published import published
+from groundling.settings.inputs import named_folder
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
         InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
             that the control and another group have in common.
     """
-    from groundling.stats.judging import are_comparable, collected_of, write_judged
+    from groundling.stats.verdict_report import are_comparable, collected_of, write_judged
 
     groups = groups_of(config)
     beside = {}

@@ -16,13 +16,13 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Sizes
 from groundling.core.errors import InputError, first_line
-from groundling.core.forms import Answer
+from groundling.core.output_types import Answer
 from groundling.models.attention import Watch
 from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
-from groundling.models.folders import ADAPTER, is_adapter
-from groundling.models.kinds import Kind, Student
+from groundling.models.formats import Kind, Student
+from groundling.models.hub import ADAPTER, is_adapter
+from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, Reading, TaskHead, answer
-from groundling.models.weights import weights_sha256
 from groundling.runs.folder import disk_errors, json_text, read_json
 from groundling.settings.inputs import Adapting, check_adapter
 

@@ -43,15 +43,15 @@ from groundling.core.errors import InputError
 from groundling.data.samples import WindowInput
 from groundling.data.text.words import spans
 from groundling.models.attention import AttentionMap, Watch, places_of_windows, watching
-from groundling.models.kinds import Kind, Student
+from groundling.models.formats import Kind, Student
 from groundling.models.loading import (
     load_config,
     load_processor,
     load_tokenizer,
     load_weights,
     model_type,
+    weights_sha256,
 )
-from groundling.models.weights import weights_sha256
 
 
 class ClipText(nn.Module):

@@ -16,7 +16,7 @@ from groundling.core.errors import InputError, in_one_line, reading
 from groundling.data.samples import TextInput, WindowInput
 from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
-from groundling.models.kinds import Kind, Student
+from groundling.models.formats import Kind, Student
 from groundling.models.text import TextEncoder, load_text_encoder
 
 

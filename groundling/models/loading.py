@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from pathlib import Path
 from typing import Any
 
+import torch
 from PIL import Image
+from torch import nn
 from transformers import (
     AutoConfig,
     AutoImageProcessor,
@@ -19,6 +22,26 @@ from groundling.core.errors import InputError
 from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
 from groundling.runs.folder import read_json
+from groundling.runs.hashing import sha256_of
+
+# Which weights a model has, whatever folder or hub it came from.
+
+
+def weights_sha256(model: nn.Module) -> str:
+    """A hash of all of a model's numbers; not of their names, which a library may change between its releases."""
+    digests = []
+    for tensor in model.state_dict().values():
+        numbers = tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
+        digests.append(hashlib.sha256(numbers.numpy()).hexdigest())
+    return hashlib.sha256("".join(sorted(digests)).encode()).hexdigest()
+
+
+def saved_sha256(source: str | Path) -> str:
+    """A hash of the weights below a folder, wherever it lies; empty if there are none, as of a hub id."""
+    files = Path(source).rglob("*.safetensors")
+    digests = sorted(sha256_of(path) for path in files)
+    return hashlib.sha256("".join(digests).encode()).hexdigest() if digests else ""
+
 
 MOST_LAYERS = 1000
 """Layers, or heads, of any model's configuration."""

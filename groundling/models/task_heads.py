@@ -12,9 +12,9 @@ from transformers import PreTrainedTokenizerBase
 from groundling.core.batch import Batch, Encoded, Example, Sizes, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.forms import Form
+from groundling.core.output_types import Form
 from groundling.models.heads import Pooler
-from groundling.models.join import fresh
+from groundling.models.multimodal_embeddings import fresh
 
 HEAD = 64
 """Width of an attention head of every BERT."""

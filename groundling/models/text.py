@@ -3,22 +3,114 @@
 from __future__ import annotations
 
 import inspect
-from contextlib import nullcontext
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor, nn
-from transformers import AutoModel, PreTrainedTokenizerBase
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, Encoded, Sizes, Tokens, needed
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput
 from groundling.models.attention import AttentionMap, Watch, places_of_text, watching
+from groundling.models.formats import Student
 from groundling.models.heads import lm_head_style
-from groundling.models.kinds import Student
 from groundling.models.loading import load_config, load_tokenizer, load_weights
-from groundling.models.masks import mask_of
 from groundling.models.sentence import Sentence, load_sentence, lower_cased
+
+# Masks of attention on an accelerator: transformers asks each of them whether it masks anything, and waits.
+
+ASKED = ("sdpa", "eager")
+"""Kinds of attention whose masks are asked: PyTorch's fused one, and transformers' own."""
+
+
+@contextmanager
+def unasked_masks() -> Iterator[None]:
+    """Inside, a mask that is given to attention on an accelerator is used as it is.
+
+    transformers leaves out a mask without padding, for which it reads the mask from the device in every pass.
+    `mask_of` leaves it out before it gets there. Attention is the same with or without such a mask.
+    """
+    before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in ASKED}
+    for name, make in before.items():
+        ALL_MASK_ATTENTION_FUNCTIONS[name] = partial(_unasked, make)
+    try:
+        yield
+    finally:
+        for name, make in before.items():
+            ALL_MASK_ATTENTION_FUNCTIONS[name] = make
+
+
+def _unasked(make: Callable[..., Tensor | None], *arguments: Any, **options: Any) -> Tensor | None:
+    """What `make` makes of a mask, into which it is not to look on an accelerator."""
+    mask = options.get("attention_mask")
+    if mask is not None and mask.device.type != "cpu":
+        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return make(*arguments, **options)
+
+
+def mask_of(tokens: Tokens, batch: Batch) -> Tensor | None:
+    """What an encoder is told of texts' padding: (N, T) long, None on an accelerator if there is none."""
+    before = None if batch.origin is None else batch.origin.text
+    if before is not None and _is_full(before):
+        return None
+    return tokens.mask.long()
+
+
+# It asks what the batch holds, on which no compiled pass may depend.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _is_full(tokens: Tokens) -> bool:
+    """Whether no text is padded."""
+    return bool(tokens.mask.all())
+
+
+# Gradient checkpointing: layers' activations are computed again in the backward pass instead of being kept.
+
+
+@contextmanager
+def recomputing(model: nn.Module) -> Iterator[None]:
+    """Every Hugging Face encoder inside a model keeps only what enters its layers; off again afterwards.
+
+    Random numbers are drawn again as they were, so losses and gradients stay the same. Raises InputError if no part of
+    the model can do it.
+    """
+    parts = _parts(model)
+    if not parts:
+        raise InputError(
+            f"--gradient-checkpointing: no part of this {type(model).__name__} supports it; leave it out"
+        )
+    with warnings.catch_warnings():
+        # The name that later versions prefer is not in the earliest one that is supported.
+        warnings.simplefilter("ignore", FutureWarning)
+        for part in parts:
+            # Reentrant ones want inputs with gradients, and do not go together with DDP's unused parameters.
+            part.gradient_checkpointing_enable({"use_reentrant": False})
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            for part in parts:
+                part.gradient_checkpointing_disable()
+
+
+def _parts(model: nn.Module) -> list[PreTrainedModel]:
+    """The outermost Hugging Face models inside a model that support it."""
+    found: list[PreTrainedModel] = []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if module in inside or not isinstance(module, PreTrainedModel):
+            continue
+        if module.supports_gradient_checkpointing:
+            found.append(module)
+            inside |= set(module.modules())
+    return found
 
 
 def embedded_words(table: nn.Module, batch: Batch, who: str) -> Tensor:

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed, picked
 from groundling.core.errors import InputError
-from groundling.models.heads import LMHead
-from groundling.models.saved_heads import JOINT_LM_HEAD, LM_HEAD
+from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import Given, Objective, Part, Targets
 
 

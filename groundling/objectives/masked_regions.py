@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed, picked
 from groundling.core.errors import InputError
-from groundling.models.join import fresh
+from groundling.models.multimodal_embeddings import fresh
 from groundling.objectives import Objective, Targets
 
 

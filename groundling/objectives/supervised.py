@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, Encoded, Sizes
 from groundling.core.errors import InputError
-from groundling.core.forms import Form, with_loss
+from groundling.core.output_types import Form, with_loss
 from groundling.models.task_heads import Reading, TaskHead, plain_head
 from groundling.objectives import Objective
 
@@ -14,7 +14,7 @@ from groundling.objectives import Objective
 class Supervised(Objective):
     """A task's own loss on what a head answers: the plain head of its form, or a paper's (`vision_language/`).
 
-    Samples whose label is hidden (`data/unlabelled.py`) are answered, for a gate to see, and not scored.
+    Samples whose label is hidden (`tasks/splits.py`) are answered, for a gate to see, and not scored.
     """
 
     name = "supervised"

@@ -3,7 +3,7 @@
 `load` gives a `Fitted`, which answers (`predict`) and tells what it makes of texts and images (`encode`).
 """
 
-from groundling.prediction.answers import Candidate, Prediction
 from groundling.prediction.fitted import Fitted, load
+from groundling.prediction.predictions import Candidate, Prediction
 
 __all__ = ["Candidate", "Fitted", "Prediction", "load"]

@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_json, write_json
 from groundling.runs.hashing import hashes_of
-from groundling.settings.inputs import OwnFile, RegionInput
-from groundling.vision.settings import Finding
+from groundling.settings.inputs import Finding, OwnFile, RegionInput
 from groundling.vision_language.loading import PLAIN
 
 FILE = "groundling_task.json"

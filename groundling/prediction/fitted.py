@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, overload
 
@@ -13,21 +14,225 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
 from groundling.data.samples import Samples
+from groundling.data.tables import separator_note, texts_in
 from groundling.models.adapters import ClipAdapter
-from groundling.prediction.answers import Prediction, Wording
 from groundling.prediction.description import described
-from groundling.prediction.examples import Asked, Files, Question, asked_of, example_of
+from groundling.prediction.inputs import (
+    Asked,
+    Columns,
+    Files,
+    Line,
+    Question,
+    Sight,
+    asked_of,
+    line_of,
+    lines_of,
+    question_example,
+)
 from groundling.prediction.loaded import AT_ONCE, Elsewhere, Loaded, images_of, such
-from groundling.prediction.scoring import scores_on
-from groundling.prediction.seeds import Which, chosen
-from groundling.prediction.sight import Sight
+from groundling.prediction.predictions import Prediction, Which, Wording, chosen
 from groundling.runs.jobs import on_processor
 from groundling.runs.progress import followed
-from groundling.settings.inputs import Asking, Saved
+from groundling.settings.inputs import Asking, OwnFile, Saved
+from groundling.tasks import Task
+from groundling.tasks.table import example_of, held_out, own_rows
+from groundling.training.evaluation import Scores, joined, scored
+
+# What a saved model is asked about: a file of one's own, or a folder with its task's official files.
+
+
+def columns_for(model: Loaded, asking: Asking) -> Columns | None:
+    """The columns of one's own file: as told, or as in the file that the model learned from; None if neither says."""
+    own = model.about.own
+    text = asking.text or ("" if own is None else own.text)
+    if not text:
+        return None
+    image = asking.image or ("" if own is None else own.image)
+    columns = Columns(text, image if model.sees else "", asking.choices)
+    model.note_pairs(len(columns.texts))
+    return columns
+
+
+def is_own_file(model: Loaded, data: Path, columns: Columns | None) -> bool:
+    """Whether data is a file of columns, and none that the task's own reader takes; raises InputError for neither."""
+    if not data.exists():
+        raise InputError(f"{data}: no such file or folder")
+    if data.is_dir():
+        if model.about.own is not None:
+            raise InputError(f"{data}: this model learned from a file of one's own; pass a file")
+        return False
+    if columns is not None:
+        return True
+    task = model.task()
+    if task.file(data, task.dev[0]) != data:
+        raise InputError(
+            f"{data}: say which columns hold what is asked (--text COLUMN, --image COLUMN, --choices COLUMNS), or pass "
+            f"a folder with the official files of {task.name}"
+        )
+    return False
+
+
+def data_lines(
+    model: Loaded, data: Path, split: str, asking: Asking, sight: Sight
+) -> tuple[Task, list[str], list[Line]]:
+    """The task, the names of the data's own columns, and a line for each of its rows or examples."""
+    columns = columns_for(model, asking)
+    if is_own_file(model, data, columns) and columns is not None:
+        if split:
+            raise InputError(f"--split {split}: {data} is a file, and has no splits")
+        header, lines = own_lines(model, data, columns, sight)
+        return model.form_alone, header, lines
+    task = model.task()
+    split = split or next(iter(task.test), task.dev[0])
+    check_answers(task, data, split)
+    examples = task.read(data, split)
+    lines = [line_of(example, f"{data}, {split}") for example in examples]
+    return task, list(dict.fromkeys(name for line in lines for name in line.cells)), lines
+
+
+def own_lines(
+    model: Loaded, data: Path, columns: Columns, sight: Sight
+) -> tuple[list[str], list[Line]]:
+    """As `lines_of`; the model's notes get what is to be said of how the file was read."""
+    header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
+    for note in (separator_note(data), *sight.notes):
+        if note:
+            model.note(note)
+    return header, lines
+
+
+def check_answers(task: Task, data: Path, split: str) -> None:
+    """Raises InputError if a folder lists other answers than the model has; one without a list is as good as any."""
+    if task.listed is None or not isinstance(task.form, Answer | Classify):
+        return
+    try:
+        there = task.listed(data)
+    except InputError:
+        if split in task.test:
+            return
+        raise
+    if isinstance(there, Answer | Classify) and there.labels != task.form.labels:
+        raise InputError(
+            f"{data}: its {len(there.labels):,} answers are not the {len(task.form.labels):,} that the model learned, "
+            "or not in their order"
+        )
+
+
+# A saved model's scores on labelled data, as its training run would have them.
+
+ALL = "all rows"
+"""What the scores of a whole file are called."""
+
+
+def scores_on(
+    model: Loaded, data: Path, split: str, asking: Asking, label: str, sight: Sight
+) -> dict[str, Any]:
+    """The model's scores by split and metric, 0..1 as in `result.json`, and how many examples these are of.
+
+    Raises InputError if the data has no labels, others than the model knows, or a row that cannot be asked.
+    """
+    task, parts = labelled_parts(model, data, split, asking, label, sight)
+    scores = {}
+    counts = {}
+    dropped = 0
+    for name, examples in parts.items():
+        answers = _answers(model, examples, sight, task)
+        scores[name] = scored(answers, task, name, data)
+        counts[name] = len(examples)
+        dropped += answers.dropped
+    result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
+    result |= {"examples": counts, "dropped_pieces": dropped}
+    return result | ({"notes": model.notes} if model.notes else {})
+
+
+def labelled_parts(
+    model: Loaded, data: Path, split: str, asking: Asking, label: str, sight: Sight
+) -> tuple[Task, dict[str, list[Example]]]:
+    """The model's task, and labelled examples by split, of official files or of a file of one's own.
+
+    Raises InputError as `scores_on`.
+    """
+    task = model.task()
+    columns = columns_for(model, asking)
+    if is_own_file(model, data, columns) and columns is not None:
+        # What is `extra` the data set's own files would have to tell.
+        task = replace(task, extra=None)
+        return task, {split or ALL: _own(model, data, split, columns, label, sight)}
+    return task, {name: _labelled(task, data, name) for name in _splits(task, split)}
+
+
+def _splits(task: Task, asked: str) -> tuple[str, ...]:
+    return (asked,) if asked else task.dev
+
+
+def _labelled(task: Task, data: Path, split: str) -> list[Example]:
+    """The examples of a split of official files; raises InputError if they have no labels."""
+    check_answers(task, data, split)
+    examples = task.read(data, split)
+    if examples[0].label is None and task.mark is None:
+        raise InputError(f"{data}: {split!r} of {task.name} has no labels; `predict` answers it")
+    return examples
+
+
+def _own(
+    model: Loaded, data: Path, split: str, columns: Columns, label: str, sight: Sight
+) -> list[Example]:
+    """The labelled rows of one's own file: all, or one side of the split that training made."""
+    own = model.about.own or OwnFile()
+    label = label or own.label
+    if not label:
+        raise InputError(f"{data}: say which column has the labels ({sight.names.mark}label)")
+    if label in columns.texts:
+        raise InputError(
+            f"{sight.names.mark}text {columns.text}: column {label!r} is the label, which no text may tell"
+        )
+    if split:
+        return _side(model, replace(own, label=label), data, split)
+    header, lines = own_lines(model, data, columns, sight)
+    if label not in header:
+        raise InputError(f"{data}: no column {label!r}; there are: {', '.join(header)}")
+    examples = []
+    for line in lines:
+        if line.example is None:
+            raise InputError(f"{line.where}: {line.fault}")
+        try:
+            (text,) = texts_in(line.cells, [label])
+        except InputError as error:
+            raise InputError(f"{line.where}: {error}") from None
+        answer = _label(model.form, text.strip(), str(line.where))
+        examples.append(replace(line.example, label=answer))
+    return examples
+
+
+def _label(form: Form, text: str, where: str) -> Any:
+    """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
+    number = form.label(text, where)
+    return np.array([[number, 1.0]], np.float32) if isinstance(form, Answer) else number
+
+
+def _side(model: Loaded, own: OwnFile, data: Path, split: str) -> list[Example]:
+    """The rows that training learned from or held out, of the very file that it read."""
+    if split not in ("train", "dev"):
+        raise InputError(f"--split {split}: one's own file has train and dev")
+    rows = own_rows(data, own)
+    held = held_out(data, [row.group for row in rows])
+    sides = [row for row in rows if (row.group in held) == (split == "dev")]
+    return [example_of(row, model.form, data, split) for row in sides]
+
+
+def _answers(model: Loaded, examples: list[Example], sight: Sight, task: Task) -> Scores:
+    parts = []
+    for part in model.ask(examples, sight, task, task.mark):
+        for fault in part.faults.values():
+            raise InputError(f"{fault}{such(len(part.faults))}")
+        if part.scores is not None:
+            parts.append(part.scores)
+    return joined(parts, task)
+
 
 BATCH = 64
 """Texts that are encoded together."""
@@ -127,7 +332,7 @@ class Fitted(Loaded):
             photos |= dict(zip(ids, one.pictures, strict=True))
             question = Question(one.text, one.pair, one.choices, ids)
             try:
-                examples[number] = example_of(
+                examples[number] = question_example(
                     str(number), question, self.form, self.about.reads, self.sees
                 )
             except InputError as error:

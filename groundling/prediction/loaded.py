@@ -12,31 +12,29 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.find import check_trust, code_behind, is_outside, named, stock
-from groundling.core.forms import Form, Pick
+from groundling.core.output_types import Form, Pick
+from groundling.core.registry import check_trust, code_behind, is_outside, named, stock
+from groundling.data.image_samples import Pictured
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
-from groundling.data.regions.paired import Mark, RegionSamples, Seeing
-from groundling.data.regions.pictures import Pictured
+from groundling.data.regions.samples import Mark, RegionSamples, Seeing
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.clip import FrozenClip
-from groundling.models.kinds import Student
-from groundling.models.saved_heads import HEADS, load_head
+from groundling.models.formats import Student
+from groundling.models.heads import HEADS, load_head
 from groundling.objectives.supervised import Supervised
 from groundling.prediction.description import FILE, Described, settings_of, tokenizer_sha256
-from groundling.prediction.examples import split
-from groundling.prediction.seeds import voted
-from groundling.prediction.sight import Sight, reads_pixels
+from groundling.prediction.inputs import Sight, reads_pixels, split
+from groundling.prediction.predictions import voted
 from groundling.runs.hashing import hashes_of
 from groundling.settings.objectives import Targeted
 from groundling.tasks import Task
 from groundling.tasks.table import metrics_of
-from groundling.teachers.cache import FeatureCache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.dataset import FeatureCache, TeacherSet
 from groundling.training.evaluation import Scores, evaluate
-from groundling.vision.photos import Finder
+from groundling.vision.extract import Finder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of, load_student, new_head
 from groundling.vision_language.single_stream import SingleStream

@@ -2,19 +2,109 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from scipy.special import softmax
 
+from groundling.core.batch import Example
 from groundling.core.errors import InputError, refuse
-from groundling.core.forms import Answer, Choose, Classify, Form, Regress
+from groundling.core.metrics import METRICS
+from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.tables import read_json_lines
-from groundling.prediction.agreement import Agreement
+from groundling.runs.folder import finished
+from groundling.tasks import Task
+from groundling.training.evaluation import LIKELY, MANY, Scores, most_likely
+
+# Whether the predictions in a run's file are what the outputs beside them say; edited or mixed files are told so.
+
+ROUNDED = 1.1e-5
+"""By so much two outputs may differ that were written with five digits and were equal."""
+
+
+class Agreement:
+    """Checks one file, line by line, and then as a whole."""
+
+    def __init__(self, form: Form | None, classes: bool = True) -> None:
+        """`form`: of the task's answers; where nobody knows it, None, and `classes` says whether they are classes."""
+        self.form = form
+        self.classes = classes if form is None else not isinstance(form, Regress)
+        self.predicted: set[int] = set()
+        self.outdone: dict[int, str] = {}
+        """Of classes that were not predicted although their outputs are higher: the first line, in words."""
+
+    def check(self, where: str, row: Mapping[str, Any], prediction: float) -> None:
+        """Raises InputError, which begins with `where`, for a prediction that is none or not its outputs'."""
+        if self.classes and not (prediction >= 0 and float(prediction).is_integer()):
+            raise InputError(
+                f"{where}: 'prediction' is {prediction}, expected the number of a class"
+            )
+        outputs = row.get("outputs")
+        if outputs is None:  # a file of others
+            return
+        try:
+            values = np.array([-math.inf if one is None else one for one in outputs], float)
+            likely = [int(place) for place, _ in row.get("likely", ())]
+        except (TypeError, ValueError, OverflowError):
+            raise InputError(f"{where}: expected numbers in 'outputs'") from None
+        if values.ndim != 1 or not len(values) or np.isnan(values).any():
+            raise InputError(f"{where}: expected a list of numbers in 'outputs'")
+        if not self.classes:
+            self._check_number(where, prediction, values)
+        elif likely:
+            if int(prediction) not in likely:
+                raise InputError(f"{where}: 'prediction' {int(prediction)} is none of the 'likely'")
+        elif len(values) > 1:
+            self._check_class(where, int(prediction), values)
+
+    def end(self) -> None:
+        """Raises InputError for a class that is predicted in some lines, and in others not, where its output is best.
+
+        One that is never predicted may be barred, as VQA's `<unk>` is.
+        """
+        for best, told in self.outdone.items():
+            if best in self.predicted:
+                raise InputError(told)
+
+    def _check_number(self, where: str, prediction: float, values: np.ndarray) -> None:
+        size = max(1.0, abs(prediction))
+        if len(values) == 1 and not abs(values[0] - prediction) <= ROUNDED * size:
+            raise InputError(
+                f"{where}: 'prediction' is {prediction}, but its 'outputs' say {values[0]}"
+            )
+
+    def _check_class(self, where: str, prediction: int, values: np.ndarray) -> None:
+        self.predicted.add(prediction)
+        best = 0
+        is_class = False
+        for scores in self._readings(values):
+            best = int(scores.argmax())
+            if prediction >= len(scores):
+                continue
+            is_class = True
+            if prediction == best or scores[prediction] >= scores[best] - ROUNDED:
+                return
+        told = f"{where}: 'prediction' is {prediction}, but its 'outputs' are highest at {best}"
+        if not is_class or not (self.form is None or isinstance(self.form, Answer)):
+            raise InputError(told)
+        self.outdone.setdefault(best, told)
+
+    def _readings(self, values: np.ndarray) -> list[np.ndarray]:
+        """Scores of the classes; where each may have two, wrong and right (UNITER's on VCR), the right ones, too."""
+        if isinstance(self.form, Choose):
+            in_pairs = len(values) == 2 * len(self.form.labels)
+            return [values[1::2] if in_pairs else values]
+        if self.form is None and len(values) > 2 and len(values) % 2 == 0:
+            return [values[1::2], values]
+        return [values]
+
 
 FILE = "predictions_{}.jsonl"
 """File of a seed's answers to one split."""
@@ -119,3 +209,320 @@ def probabilities(said: Said, form: Form) -> np.ndarray:
             raise InputError(f"answer {place}, expected 0 to {count - 1}")
         out[place] = share
     return out
+
+
+# From a head's outputs to answers that people read: words, probabilities, the next best, boxes in pixels.
+
+Box = tuple[float, float, float, float]
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One answer that a model might give."""
+
+    answer: str | float
+    """The class, the answer, the number of the choice or region as the task's files spell it; or the number itself."""
+    probability: float | None = None
+    """Its share of a softmax over all answers, choices or regions, whatever the loss was; None of a number."""
+    choice: str | None = None
+    """The text of the choice, of a multiple choice."""
+    box: Box | None = None
+    """x1, y1, x2, y2 of the region in pixels of its image, origin at the top left; None where no region is picked."""
+
+
+@dataclass(frozen=True)
+class Prediction(Candidate):
+    """A model's answer to one example."""
+
+    best: tuple[Candidate, ...] = ()
+    """The most likely answers, this one first: as many as were asked for, where there are as many."""
+
+
+class Wording:
+    """How the outputs of one form are put into words."""
+
+    def __init__(self, form: Form, best: int, called: str = "--best") -> None:
+        """`best`: how many answers of each example, `called` so in messages.
+
+        Raises InputError for none, or more than are kept.
+        """
+        if best < 1:
+            raise InputError(f"{called} {best}, expected at least 1")
+        if isinstance(form, Answer) and len(form.labels) > MANY and best > LIKELY:
+            raise InputError(
+                f"{called} {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
+            )
+        self.form = form
+        self.best = best
+        if isinstance(form, Classify | Answer):
+            self.best = min(best, len(form.labels))
+
+    def predictions(
+        self,
+        scores: Scores,
+        examples: Sequence[Example],
+        boxes: Sequence[np.ndarray] | None = None,
+    ) -> list[Prediction]:
+        """An answer to each example; `boxes` (R, 4) in pixels of each one's regions, where one is picked."""
+        out = []
+        for number, example in enumerate(examples):
+            likely = tuple(scores.likely[number]) if scores.likely else ()
+            said = Said(float(scores.predictions[number]), scores.outputs[number], likely)
+            ranked = self._ranked(said)
+            candidates = tuple(
+                self._candidate(place, share, example, None if boxes is None else boxes[number])
+                for place, share in ranked
+            )
+            first = vars(candidates[0])
+            out.append(Prediction(**first, best=candidates))
+        return out
+
+    def _ranked(self, said: Said) -> list[tuple[float, float | None]]:
+        """The most likely predictions and their probabilities, what the form predicts first."""
+        if isinstance(self.form, Pick):
+            shares = np.asarray(softmax(said.outputs))
+            scores = said.outputs
+        elif isinstance(self.form, Classify | Answer):
+            shares = probabilities(said, self.form)
+            scores = shares if said.likely else _raw(said, self.form)
+        else:
+            return [(said.prediction, None)]
+        never = self.form.never if isinstance(self.form, Answer) else ()
+        order = [int(said.prediction)]
+        for place in np.argsort(-scores, kind="stable")[: self.best + 1 + len(never)]:
+            barred = bool(never) and self.form.spell(place) in never
+            if place != order[0] and shares[place] > 0 and not barred:
+                order.append(int(place))
+        return [(place, float(shares[place])) for place in order[: self.best]]
+
+    def _candidate(
+        self, place: float, share: float | None, example: Example, boxes: np.ndarray | None
+    ) -> Candidate:
+        answer: str | float = place if isinstance(self.form, Regress) else self.form.spell(place)
+        choice = None
+        if isinstance(self.form, Choose):
+            choice = example.choices[int(place)]
+        box = None
+        if boxes is not None:
+            x1, y1, x2, y2 = (round(float(side), 2) for side in boxes[int(place)])
+            box = (x1, y1, x2, y2)
+        return Candidate(answer, share, choice, box)
+
+
+def _raw(said: Said, form: Classify | Answer) -> np.ndarray:
+    """Scores by which answers are ranked: a softmax of close ones may make them equal."""
+    if isinstance(form, Choose):
+        return said.outputs.reshape(len(form.labels), -1)[:, -1]
+    return said.outputs
+
+
+# -- columns -----------------------------------------------------------------------------------------------------------
+
+CORNERS = ("x1", "y1", "x2", "y2")
+DIGITS = 6
+"""Significant digits of a number in a file, as many as predictions of two processors agree in; Python has all."""
+
+
+def columns_of(form: Form, best: int) -> list[str]:
+    """The columns that answers of a form fill: those of the best one, then `..._2` of the second best, and so on."""
+    names = ["answer"]
+    if isinstance(form, Choose):
+        names.append("choice")
+    if isinstance(form, Pick):
+        names += CORNERS
+    if not isinstance(form, Regress):
+        names.append("probability")
+    ranks = range(1, (1 if isinstance(form, Regress) else best) + 1)
+    return [name if rank == 1 else f"{name}_{rank}" for rank in ranks for name in names]
+
+
+def cells_of(prediction: Prediction | None, names: Sequence[str]) -> dict[str, str | float | None]:
+    """What a prediction fills these columns with; None where there is no answer, or not as many."""
+    cells: dict[str, str | float | None] = dict.fromkeys(names)
+    for rank, one in enumerate(() if prediction is None else prediction.best, 1):
+        ending = "" if rank == 1 else f"_{rank}"
+        answer = one.answer if isinstance(one.answer, str) else float(f"{one.answer:.{DIGITS}g}")
+        share = None if one.probability is None else float(f"{one.probability:.{DIGITS}g}")
+        values = {"answer": answer, "choice": one.choice, "probability": share}
+        if one.box is not None:
+            values |= dict(zip(CORNERS, one.box, strict=True))
+        for name, value in values.items():
+            if f"{name}{ending}" in cells:
+                cells[f"{name}{ending}"] = value
+    return cells
+
+
+# Which of a run's seeds answer: the best one on the development split, one by its number, or all by vote.
+
+SEED = re.compile(r"seed-(\d+)")
+Which = Literal["best", "all"]
+"""Which of several seeds answer if nobody names one."""
+
+
+class Chosen(NamedTuple):
+    """The saved models that answer."""
+
+    folder: Path
+    """The only one, or the first of them, the best."""
+    others: tuple[Path, ...] = ()
+    """Those that vote with it."""
+    note: str = ""
+    """Which of several they are, in words."""
+
+
+def model_folder(source: Path) -> Path:
+    """The model that a run holds, of several seeds the best one; any other folder, or a hub id, as it is.
+
+    Raises InputError as `chosen`.
+    """
+    is_run = (source / "model").is_dir() or (
+        source.is_dir() and any(SEED.fullmatch(one.name) for one in source.iterdir())
+    )
+    return chosen(source).folder if is_run else source
+
+
+def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chosen:
+    """The saved models in what `source` names that answer: that of a `seed`, of the best one on dev, or of `all`.
+
+    Raises InputError if there is none, or no such seed.
+    """
+    if not source.is_dir():
+        raise InputError(f"{source}: no such folder; expected what `groundling finetune` wrote")
+    if seed is not None and seeds == "all":
+        raise InputError(
+            f"--seed {seed} names one seed, --seeds all asks all; leave one of them out"
+        )
+    saved = {
+        int(match[1]): folder / "model"
+        for folder in sorted(source.iterdir())
+        if (match := SEED.fullmatch(folder.name)) and (folder / "model").is_dir()
+    }
+    if not saved:
+        if seed is not None or seeds == "all":
+            raise InputError(f"{source}: holds no seeds with a saved model; leave the seed out")
+        return Chosen(_only_model(source))
+    numbers = sorted(saved)
+    every = ", ".join(map(str, numbers))
+    if seed is not None and seed not in saved:
+        raise InputError(f"{source}: no saved model of seed {seed}; there are: {every}")
+    if len(saved) == 1:
+        return Chosen(saved[numbers[0]])
+    if seed is not None:
+        return Chosen(saved[seed], note=f"{source}: seed {seed} answers, of {every}")
+    # A folder keeps the seeds of an earlier command that asked for more.
+    told = (finished(source) or {}).get("seeds")
+    numbers = [one for one in numbers if one in told] if isinstance(told, list) else numbers
+    numbers = numbers or sorted(saved)
+    every = ", ".join(map(str, numbers))
+    best, why = _best({number: saved[number].parent for number in numbers})
+    if seeds == "all":
+        others = tuple(saved[number] for number in numbers if number != best)
+        note = f"{source}: seeds {every} vote; of equal votes the higher mean probability wins, and probabilities are"
+        return Chosen(saved[best], others, f"{note} means over the seeds")
+    return Chosen(saved[best], note=f"{source}: seed {best} answers, {why} of {every}")
+
+
+def _only_model(source: Path) -> Path:
+    """A model's own folder, or the one beside a run's result."""
+    if (source / "model").is_dir():
+        return source / "model"
+    if (source / "result.json").exists() or any(source.glob("seed-*")):
+        raise InputError(
+            f"{source}: holds no saved model; fine-tune once more, without --no-save-model"
+        )
+    return source
+
+
+def _best(folders: Mapping[int, Path]) -> tuple[int, str]:
+    """The seed with the best score on held-out data, the first of equals, and what it is in words.
+
+    The first one where results do not tell, as of seeds that learned from all splits.
+    """
+    told = {seed: _score(finished(folder) or {}) for seed, folder in folders.items()}
+    if not any(told.values()):
+        return min(folders), "the first"
+    known = {seed: score for seed, score in told.items() if score is not None}
+    best = min(known, key=lambda seed: (-known[seed].worth, seed))
+    score = known[best]
+    return best, f"the best on {score.split} ({score.metric} {score.value:.3g})"
+
+
+class _Score(NamedTuple):
+    """What a seed reached."""
+
+    split: str
+    metric: str
+    value: float
+    worth: float
+    """More is better, whatever the metric."""
+
+
+def _score(result: Mapping[str, Any]) -> _Score | None:
+    """A seed's main score on its first split that it did not learn from; None if its result has none."""
+    learned = result.get("trained_on", ())
+    try:
+        metric = str(result["metrics"][0])
+        split = next(one for one in result["splits"] if one not in learned)
+        value = float(result["scores"][split][metric])
+    except (KeyError, TypeError, ValueError, IndexError, StopIteration):
+        return None
+    if math.isnan(value):
+        return None
+    lower = any(one.name == metric and not one.higher_is_better for one in METRICS)
+    lower = not result.get("higher_is_better", not lower)
+    return _Score(split, metric, value, -value if lower else value)
+
+
+# -- votes -------------------------------------------------------------------------------------------------------------
+
+
+def voted(scores: Sequence[Scores], form: Form, task: Task) -> Scores:
+    """What several seeds say of the same examples: the answer of most, of equals that of higher mean probability.
+
+    Outputs are logarithms of mean probabilities; of numbers, prediction and output are the mean.
+    """
+    said = [
+        _vote([_said_at(one, place) for one in scores], form) for place in range(len(scores[0].ids))
+    ]
+    first = scores[0]
+    predictions = np.array([one.prediction for one in said])
+    outputs = np.array([one.outputs for one in said])
+    metrics = {} if first.labels is None else task.score(predictions, first.labels, outputs)
+    return Scores(
+        first.ids,
+        outputs,
+        predictions,
+        first.labels,
+        metrics,
+        first.officials,
+        [one.likely for one in said],
+        first.dropped,
+        first.left_out,
+    )
+
+
+def _said_at(scores: Scores, place: int) -> Said:
+    likely = tuple(scores.likely[place]) if scores.likely else ()
+    return Said(float(scores.predictions[place]), scores.outputs[place], likely)
+
+
+def _vote(every: Sequence[Said], form: Form) -> Said:
+    """What several seeds say of one example together."""
+    if isinstance(form, Regress):
+        mean = float(np.mean([said.prediction for said in every]))
+        return Said(mean, np.array([mean]))
+    shares = np.mean([_shares(said, form) for said in every], axis=0)
+    votes = Counter(int(said.prediction) for said in every)
+    best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
+    with np.errstate(divide="ignore"):
+        outputs = np.log(shares)  # -inf of a region that is not there
+    if len(shares) <= MANY or isinstance(form, Pick):
+        return Said(best, outputs)
+    return Said(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
+
+
+def _shares(said: Said, form: Form) -> np.ndarray:
+    """Probabilities of a seed's answers."""
+    if isinstance(form, Pick):
+        return np.asarray(softmax(said.outputs))
+    return probabilities(said, form)

@@ -11,7 +11,7 @@ from typing import Any
 from accelerate import PartialState
 
 from groundling.core.errors import InputError, in_one_line
-from groundling.core.find import code_behind, is_outside, outside
+from groundling.core.registry import code_behind, is_outside, outside
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
     RESULT,
@@ -26,8 +26,7 @@ from groundling.runs.folder import (
     write_json,
 )
 from groundling.runs.jobs import on_processor
-from groundling.runs.progress import is_first, say_notes
-from groundling.runs.work import Work
+from groundling.runs.progress import Work, is_first, say_notes
 
 
 class Part(Work):

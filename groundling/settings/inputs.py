@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal, NamedTuple
 
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
     Input,
     Settings,
     at_least,
+    between,
     may_repeat,
     needed,
 )
@@ -161,3 +164,116 @@ empty: as in the file that the model learned from."""
     """A file of your own: column of the image's file name, or several by comma; empty: as it learned."""
     choices: Annotated[str, Input.COLUMN] = ""
     """A file of your own: columns of a multiple choice's choices, by comma."""
+
+
+# Files and folders as command lines name them: FILE=WEIGHT, which says how often a step reads it, and NAME=FOLDER.
+
+LEAST, MOST = 1e-9, 1e9
+"""Weights: beyond them a file is hardly ever drawn, and their sums are no numbers any more."""
+
+
+class Weighted(NamedTuple):
+    """A file, and how often it is drawn relative to others."""
+
+    file: str
+    weight: float = 0.0
+    """0: nobody says."""
+
+
+def weighted(word: str | Path, flag: str) -> Weighted:
+    """The file of one word of a command's `flag`; raises InputError for a weight that is none."""
+    word = str(word)
+    file, equals_sign, told = word.rpartition("=")
+    if not equals_sign or Path(word).exists():
+        return Weighted(word)
+    try:
+        weight = float(told)
+    except ValueError:
+        weight = 0.0
+    if not (file and LEAST <= weight <= MOST):
+        raise InputError(
+            f"{flag} {word}: {told!r} is no weight of a file; expected FILE or FILE=WEIGHT with a number above 0 "
+            f"({LEAST:g} to {MOST:g})"
+        )
+    return Weighted(file, weight)
+
+
+def weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighted]:
+    """The same of all; raises InputError, too, if some files have a weight and others have not."""
+    files = [weighted(word, flag) for word in words]
+    without = [each.file for each in files if not each.weight]
+    if without and len(without) < len(files):
+        raise InputError(f"{flag}: {without[0]} has no weight; give one to all files or to none")
+    return files
+
+
+class Named(NamedTuple):
+    """A folder, and what it is called."""
+
+    name: str
+    """Empty: nobody says."""
+    folder: str
+
+
+def named_folder(word: str | Path) -> Named:
+    """The parts of FOLDER or NAME=FOLDER; either may have a `=` in it, so what is there decides which one is meant."""
+    word = str(word)
+    if Path(word).exists():
+        return Named("", word)
+    halves = [Named(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="]
+    there = (half for half in halves if half.folder and Path(half.folder).exists())
+    return next(there, halves[0] if halves else Named("", word))
+
+
+# How regions are found on photos: boxes, and an image encoder that looks into them. Imports nothing heavy.
+
+
+@dataclass(frozen=True)
+class Finding(Settings):
+    """What finds the regions of a photo: the same settings find the same regions on other photos."""
+
+    detector: str = "PekingU/rtdetr_r50vd"
+    """Detector that finds the boxes: hub id or folder (DETR, RT-DETR, YOLOS, ...)."""
+    grid: Annotated[int, at_least(0)] = 0
+    """Boxes per side of a regular grid, instead of a detector; 0: no grid."""
+    backbone: str = "microsoft/resnet-101"
+    """Image encoder of the features: hub id or folder (ResNet, ViT, CLIP, ...)."""
+    side: Annotated[int, at_least(0)] = 0
+    """Short side of the images for the backbone, pixels; 0: the backbone's own square, or 608 if it has none."""
+    threshold: Annotated[float, at_least(0)] = 0.2
+    """Detector: boxes above this confidence are kept."""
+    least: Annotated[int, at_least(0)] = 10
+    """Detector: but at least so many."""
+    most: Annotated[int, at_least(1)] = 100
+    """Detector: and at most so many."""
+    overlap: Annotated[float, between(0, 1)] = 0.7
+    """Detector: drop boxes that overlap a better one by more than this (intersection over union)."""
+    whole: bool = False
+    """Also store the whole image, as the first region."""
+
+    def told(self) -> dict[str, Any]:
+        """Those that count, for a manifest: of a grid, what is said of detectors does not."""
+        names = ("grid",) if self.grid else ("detector", "threshold", "least", "most", "overlap")
+        return {name: vars(self)[name] for name in ("backbone", "side", "whole", *names)}
+
+
+@dataclass(frozen=True)
+class Extraction(Settings):
+    """Which images are read, and how their regions are found."""
+
+    images: Annotated[str, Input.FOLDER] = ""
+    """Folder of images, searched through; an image's id is its path there without the ending."""
+    boxes: Annotated[tuple[str, ...], Input.PATH] = ()
+    """Boxes that exist already: COCO instances json, MAttNet's detections (RefCOCO), both together, or VCR's \
+vcr1images; only their images count."""
+    also_detected: bool = False
+    """--boxes: and behind them those of --detector, of the same classes by their names (UNITER on VCR)."""
+    finding: Finding = field(default_factory=Finding)
+    skip_missing: bool = False
+    """Leave images out that --boxes names but the folder does not hold, and count them."""
+    batch: Annotated[int, at_least(1)] = 8
+    """Images per forward pass, if they are of one size."""
+    shard: Annotated[int, at_least(1)] = 256
+    """Images per file of the store; a killed run loses as many at most, per process."""
+    cpu: bool = False
+    """Stay on the CPU even where there is an accelerator."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.core.find import is_outside
+from groundling.core.registry import is_outside
 from groundling.settings.fields import Input, Settings, above, at_least, between
 
 

@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 
 from groundling.core.errors import InputError
-from groundling.core.find import is_outside, named, stock
-from groundling.core.forms import Form
 from groundling.core.metrics import METRICS, Metric
+from groundling.core.output_types import Form
+from groundling.core.registry import is_outside, named, stock
 from groundling.data.tables import lines_of
-from groundling.prediction.agreement import Agreement
+from groundling.prediction.predictions import Agreement
 from groundling.runs.folder import RESULT, finished, parsed_json
 from groundling.stats.verdict import Runs
 from groundling.tasks import Task

@@ -14,8 +14,8 @@ import numpy as np
 import torch
 
 from groundling.core.batch import collate, needed
-from groundling.core.keyed import generator
-from groundling.data.captions.samples import CaptionSamples
+from groundling.core.rng import generator
+from groundling.data.image_samples import CaptionSamples
 from groundling.models.clip import TwoTowers
 from groundling.runs.progress import followed
 from groundling.stats.resampling import interval, resampled

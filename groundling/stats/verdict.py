@@ -18,8 +18,8 @@ import numpy as np
 from scipy import stats
 
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY, Metric, collapsed
+from groundling.core.rng import generator
 from groundling.stats.resampling import DRAWS, interval, times_drawn
 
 ALPHA = 0.05

@@ -14,8 +14,8 @@ import numpy as np
 from groundling.core.batch import Example, RegionRow
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.forms import Form
 from groundling.core.metrics import Metric
+from groundling.core.output_types import Form
 from groundling.runs.hashing import data_hash
 
 

@@ -14,8 +14,8 @@ import numpy as np
 
 from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError
-from groundling.core.forms import Pick
 from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
+from groundling.core.output_types import Pick
 from groundling.data.images import leads_out
 from groundling.data.regions.store import inside
 from groundling.data.tables import lines_of, read_text

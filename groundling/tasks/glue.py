@@ -8,7 +8,6 @@ from pathlib import Path
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, first_line
-from groundling.core.forms import Classify, Form, Regress
 from groundling.core.metrics import (
     ACCURACY,
     ACCURACY_AND_F1,
@@ -18,6 +17,7 @@ from groundling.core.metrics import (
     SPEARMAN,
     Metric,
 )
+from groundling.core.output_types import Classify, Form, Regress
 from groundling.data.tables import read_tsv
 from groundling.tasks import Task
 

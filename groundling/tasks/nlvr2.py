@@ -8,8 +8,8 @@ from typing import Any
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, refuse
-from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Classify
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.tasks import Task
 

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Regress
-from groundling.core.keyed import generator
 from groundling.core.metrics import MSE, RMSE
+from groundling.core.output_types import Regress
+from groundling.core.rng import generator
 from groundling.data.tables import columns_of, read_csv
 from groundling.tasks import Task
 

@@ -13,9 +13,9 @@ import numpy as np
 
 from groundling.core.batch import Example, Gold, RegionRow, needed
 from groundling.core.errors import InputError, first_line, refuse
-from groundling.core.forms import Pick
 from groundling.core.metrics import PICKED, UPPER_BOUND
-from groundling.data.regions.coco_boxes import corners_of
+from groundling.core.output_types import Pick
+from groundling.data.regions.annotations import corners_of
 from groundling.data.regions.store import inside
 from groundling.runs.folder import read_json
 from groundling.tasks import Task

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Choose
-from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Choose
+from groundling.core.rng import generator
 from groundling.data.tables import read_csv
 from groundling.tasks import Task
 

@@ -12,9 +12,9 @@ from typing import NamedTuple
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify, Form, Regress
-from groundling.core.keyed import seed_of
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
+from groundling.core.output_types import Classify, Form, Regress
+from groundling.core.rng import seed_of
 from groundling.data.images import stem
 from groundling.data.tables import own_columns, rows_of, separator_note, where_of
 from groundling.data.text.words import one_spelling

@@ -12,10 +12,10 @@ from scipy.special import softmax
 
 from groundling.core.batch import Example, Tags
 from groundling.core.errors import InputError, refuse
-from groundling.core.forms import Choose
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Choose
 from groundling.data.images import leads_out
-from groundling.data.regions.vcr_objects import Objects, metadata
+from groundling.data.regions.annotations import Objects, metadata
 from groundling.data.tables import read_json_lines
 from groundling.tasks import Task
 

@@ -15,8 +15,8 @@ import numpy as np
 
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError, refuse
-from groundling.core.forms import Answer
 from groundling.core.metrics import SCORE
+from groundling.core.output_types import Answer
 from groundling.data.tables import lines_of
 from groundling.runs.folder import json_text, read_json
 from groundling.tasks import Task

@@ -15,8 +15,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Sample
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.find import described
-from groundling.core.own_code import code_of
+from groundling.core.registry import code_of, described
 from groundling.data.samples import Samples
 from groundling.runs.hashing import hashes_of
 

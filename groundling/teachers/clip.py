@@ -9,7 +9,7 @@ import torch
 
 from groundling.core.batch import Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.regions.pictures import Picture
+from groundling.data.image_samples import Picture
 from groundling.data.text.keywords import Keywords
 from groundling.models.clip import FrozenClip
 from groundling.settings.objectives import Targeted

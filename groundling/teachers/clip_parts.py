@@ -16,10 +16,10 @@ from torch import Tensor
 
 from groundling.core.batch import Aside, Batch, Example, Sample, collate, needed
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
-from groundling.data.clusters import Clusters, kmeans_1d
+from groundling.core.rng import generator
+from groundling.data.image_samples import pictures_of
 from groundling.data.images import Picture, digest_of, read_picture
-from groundling.data.regions.pictures import pictures_of
+from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.samples import Samples
 from groundling.data.text.keywords import (
     BuiltIn,
@@ -33,8 +33,7 @@ from groundling.data.text.words import spans
 from groundling.models.clip import FrozenClip, last_pieces
 from groundling.settings.objectives import Targeted
 from groundling.teachers import Teacher, origin
-from groundling.teachers.cache import BATCH
-from groundling.teachers.dataset import each_of
+from groundling.teachers.dataset import BATCH, each_of
 
 FEATURES = (
     "clip_image",

@@ -9,20 +9,18 @@ from typing import TypeGuard
 import torch
 
 from groundling.core.errors import InputError
-from groundling.core.find import built, is_outside
-from groundling.core.forms import Answer, Classify, Form
-from groundling.core.keyed import seed_of
+from groundling.core.output_types import Answer, Classify, Form
+from groundling.core.registry import built, is_outside
+from groundling.core.rng import seed_of
 from groundling.data.text.keywords import Keywords
 from groundling.models.adapters import IMAGE, TEXT, Base
 from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text, load_frozen_clip
-from groundling.objectives import Given
-from groundling.objectives.making import features_needed
+from groundling.objectives import Given, features_needed
 from groundling.settings.objectives import Distilling, Targeted
 from groundling.teachers import Teacher, is_teacher
-from groundling.teachers.cache import FeatureCache, cache_folder
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import FEATURES, Anchors, Answers
-from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.dataset import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
 
 

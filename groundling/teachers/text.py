@@ -16,11 +16,11 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.data.samples import Samples, TextSamples, WindowInput
 from groundling.models.clip import ClipText, last_pieces
+from groundling.models.loading import weights_sha256
 from groundling.models.text import TextEncoder
-from groundling.models.weights import weights_sha256
 from groundling.teachers import Teacher
 
 CALIBRATION = 2048

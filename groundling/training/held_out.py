@@ -6,6 +6,8 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from math import ceil
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,15 +18,117 @@ from torch import nn
 
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
-from groundling.core.keyed import seed_of
-from groundling.objectives import Objective, in_order
+from groundling.core.rng import seed_of
+from groundling.objectives import Objective, Targets, in_order
+from groundling.runs.folder import read_log
 from groundling.runs.progress import followed, say_notes
 from groundling.settings.training import Examining, TrainConfig
 from groundling.teachers import Teacher, add_features
-from groundling.training.exams import Exam
-from groundling.training.feed import Corruption, Source, scores
-from groundling.training.guessing import LEFT, Guessing
+from groundling.training.batch_sampler import Corruption, Source, scores
+from groundling.training.evaluation import Exam
 from groundling.training.loop import Step, counted
+
+# What objectives lose who guess: by how frequent each answer is, or by the mean, without any look at the input.
+
+LEFT = 0.98
+"""A loss above this share of what guessing gives has not left it."""
+
+
+class Guessing:
+    """Gathers what terms are scored against, and tells the loss of the best answer that is always the same."""
+
+    def __init__(self) -> None:
+        self.gathered: dict[str, _Gathered] = {}
+
+    def add(self, targets: Mapping[str, Targets]) -> None:
+        """Some items of every term."""
+        for term, some in targets.items():
+            self.gathered.setdefault(term, _Gathered(some.kind)).add(some.values.cpu().numpy())
+
+    def levels(self) -> dict[str, float]:
+        """The loss of guessing by term: nats for classes and shares; for numbers a squared error.
+
+        A sample has not met every rare class, so that its entropy is too low; Miller's correction (1955) takes away
+        about half of that.
+        """
+        return {term: one.level() for term, one in self.gathered.items() if one.items}
+
+
+class _Gathered:
+    """Sums over the items of one term."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        self.items = 0
+        self.total: np.ndarray = np.zeros(0)
+        self.squares = 0.0
+
+    def add(self, values: np.ndarray) -> None:
+        """Classes (n,), or shares or numbers (n, K)."""
+        self.items += len(values)
+        if self.kind == "class":
+            values = np.bincount(values.astype(int), minlength=len(self.total))
+            self.total = np.pad(self.total, (0, len(values) - len(self.total))) + values
+            return
+        values = values.astype(float)
+        self.total = values.sum(0) + (self.total if len(self.total) else 0)
+        self.squares += float((values**2).sum())
+
+    def level(self) -> float:
+        mean = self.total / self.items
+        if self.kind == "number":
+            return self.squares / self.items - float((mean**2).sum())
+        # Of regions without any class a store's shares sum to 0: they add nothing to a loss, nor here.
+        whole = mean.sum()
+        there = mean[mean > 0]
+        entropy = -float((there * np.log(there / whole)).sum()) if whole else 0.0
+        unseen = (len(there) - 1) / (2 * self.items) if self.kind == "class" else 0.0
+        return entropy + unseen
+
+
+# What a run's log says, epoch by epoch, of terms that are only watched.
+
+
+def watched_terms(
+    objectives: Sequence[Objective], folder: Path, trained: Mapping[str, Any]
+) -> tuple[dict[str, list[float]], list[str]]:
+    """The mean of every watched term in each epoch of a finished training, and what is to be said of them, once.
+
+    `trained` is what `train` returned, and `folder` where it wrote its log.
+    """
+    terms = [term for objective in objectives for term in objective.watched]
+    if not terms:
+        return {}, []
+    # An epoch of fewer than a ten-thousandth is written as 0.
+    epoch = trained["steps"] / max(trained["epochs"], 1e-4)
+    means = means_by_epoch(folder / "log.jsonl", terms, epoch)
+    # Terms that share a gate say the same of it.
+    notes = list(dict.fromkeys(line for one in objectives for line in one.remarks(means)))
+    return means, notes
+
+
+def means_by_epoch(log: Path, terms: Sequence[str], epoch: float) -> dict[str, list[float]]:
+    """Mean of each term in every epoch of `log.jsonl`, where it was logged at all.
+
+    A line counts by the steps it covers (one that covers none says nothing), and belongs to the epoch in which it ends,
+    of `epoch` steps each. Raises InputError as `read_log`.
+    """
+    sums: dict[str, dict[int, tuple[float, int]]] = {term: {} for term in terms}
+    before = 0
+    for line in read_log(log):
+        steps = line["step"] - before
+        before = line["step"]
+        number = ceil(round(before / epoch, 6))
+        for term in terms:
+            if line.get(term) is not None and steps:
+                total, covered = sums[term].get(number, (0.0, 0))
+                sums[term][number] = (total + steps * line[term], covered + steps)
+    return {
+        term: [total / covered for _, (total, covered) in sorted(of_term.items())]
+        for term, of_term in sums.items()
+        if of_term
+    }
+
 
 AFTER = -1
 """In an epoch's place in keys: masks and pairs that no epoch of training has."""

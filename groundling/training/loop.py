@@ -22,11 +22,10 @@ from torch.utils.data import DataLoader
 
 from groundling.core.batch import Batch, Encoded, collate, sent
 from groundling.core.errors import InputError
-from groundling.core.find import described
-from groundling.core.keyed import generator, seed_of
+from groundling.core.registry import described
+from groundling.core.rng import generator, seed_of
 from groundling.data.samples import Samples
-from groundling.models.masks import unasked_masks
-from groundling.models.recomputing import recomputing
+from groundling.models.text import recomputing, unasked_masks
 from groundling.objectives import Objective
 from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import disk_errors, json_text, plain, read_log, write_whole
@@ -34,8 +33,8 @@ from groundling.runs.jobs import on_processor
 from groundling.runs.progress import Progress
 from groundling.settings.training import TrainConfig
 from groundling.teachers import FiniteCheck, Teacher, add_features
-from groundling.training.exams import Exam
-from groundling.training.feed import Feed, Source, Steps, planned, scores
+from groundling.training.batch_sampler import Feed, Source, Steps, planned, scores
+from groundling.training.evaluation import Exam
 from groundling.training.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
 from groundling.training.optimizers import clip_each, optimizer_of, set_rates
 

@@ -13,15 +13,16 @@ from PIL import Image
 from transformers import AutoModelForObjectDetection
 
 from groundling.core.errors import InputError, first_line
-from groundling.data.regions.coco_boxes import (
+from groundling.data.regions.annotations import (
     Detection,
     Note,
     are_detections,
+    class_names,
+    metadata,
     read_detections,
     read_instances,
 )
 from groundling.data.regions.store import inside
-from groundling.data.regions.vcr_objects import class_names, metadata
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.runs.folder import read_json
 

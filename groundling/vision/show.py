@@ -14,8 +14,8 @@ from PIL import Image, ImageDraw, ImageFont
 from groundling.core.batch import RegionRow
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, as_keywords
+from groundling.data.image_samples import files_below, only
 from groundling.data.images import Names, is_picture, read_picture, stem
-from groundling.data.regions.pictures import files_below, only
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_json
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from groundling.core.batch import Example
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.models.join import Join
+from groundling.models.multimodal_embeddings import Join
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective
 from groundling.settings.objectives import PhaseOptions

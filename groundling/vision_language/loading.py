@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.core.find import described, instances, is_outside, named, outside, stock
-from groundling.core.forms import Form
+from groundling.core.output_types import Form
+from groundling.core.registry import described, instances, is_outside, named, outside, stock
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import AdapterHead
-from groundling.models.folders import CNN
-from groundling.models.join import Join
-from groundling.models.kinds import Kind, Student, Viewed
+from groundling.models.formats import Kind, Student, Viewed
+from groundling.models.hub import CNN
+from groundling.models.multimodal_embeddings import Join
 from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.settings.inputs import Joining

@@ -15,7 +15,7 @@ from groundling.core.batch import Batch, Encoded, Example, Row, Sizes, Tags, nee
 from groundling.core.errors import InputError
 from groundling.data.samples import Pieces, TextInput, texts_of
 from groundling.data.text.words import word_of
-from groundling.models.join import Join, add_types, fresh
+from groundling.models.multimodal_embeddings import Join, add_types, fresh
 from groundling.models.task_heads import (
     EachRegionTransformed,
     ImagesApart,
@@ -30,8 +30,7 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
-from groundling.vision_language.released_weights import BERT, Names
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import BERT, Names, SingleStream
 
 PERSONS = tuple(f"person_{number}" for number in range(81))
 """Words that VCR adds: what a tag that names a person becomes, by its number; other tags stay names of classes.

@@ -14,17 +14,21 @@ from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Example, needed
 from groundling.core.errors import InputError
-from groundling.models.join import Join, Look, fresh
-from groundling.models.kinds import Kind
+from groundling.models.formats import Kind
 from groundling.models.loading import load_config, load_tokenizer
+from groundling.models.multimodal_embeddings import Join, Look, fresh
 from groundling.models.task_heads import MaskWord, Reading, answer
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
-from groundling.vision_language.released_weights import BERT, Names, load_released_weights
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import (
+    BERT,
+    Names,
+    SingleStream,
+    load_released_weights,
+)
 
 REDUCED = 512
 """Width of R2C's regions in VisualBERT's release."""

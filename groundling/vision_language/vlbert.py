@@ -12,10 +12,10 @@ from transformers import BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Example, Regions, Tags, Tokens, needed
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Classify, Form, Pick
-from groundling.core.keyed import generator
+from groundling.core.output_types import Answer, Classify, Form, Pick
+from groundling.core.rng import generator
 from groundling.data.text.words import rewritten
-from groundling.models.join import Join, Look, add_types
+from groundling.models.multimodal_embeddings import Join, Look, add_types
 from groundling.models.task_heads import (
     EachRegionTransformed,
     FirstPosition,
@@ -31,8 +31,7 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
-from groundling.vision_language.released_weights import Names
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import Names, SingleStream
 
 
 def sinusoids(boxes: Tensor) -> Tensor:

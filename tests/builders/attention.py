@@ -12,7 +12,7 @@ import toys
 from torch import nn
 
 from groundling.core.batch import Batch, Encoded, Example, RegionRow
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.models.attention import (
     AttentionMap,

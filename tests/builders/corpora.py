@@ -23,7 +23,7 @@ from groundling.data.corpora.files import (
     wanted_of,
 )
 from groundling.data.samples import backend, thinned
-from groundling.data.text.lexicon import Lexicon
+from groundling.data.text.words import Lexicon
 
 
 def corpus(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from statistics import mean, stdev
 from typing import Any
 
-from groundling.studies.worlds.quickstart_page import LINEAR, READ_OUT, TEXTUAL, VISUAL
+from groundling.studies.worlds.quickstart import LINEAR, READ_OUT, TEXTUAL, VISUAL
 
 
 def scores(visual: float, textual: float = 0.9) -> dict[str, Any]:

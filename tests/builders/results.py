@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.stats.verdict import Runs, simulate
 
 

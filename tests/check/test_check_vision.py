@@ -14,7 +14,7 @@ from builders.regions import FEATURES, PIXELS, SHARES, b64, lxmert, npz, some, v
 from builders.reports import one
 from homes import picture, put
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.data.regions.store import RegionWriter
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
@@ -344,7 +344,7 @@ def test_boxes_of_refcoco(data: Path) -> None:
     path.write_bytes(pickle.dumps([5], protocol=2))
     one(check(data), f"{path.parent}: RefCOCO with a field that is missing or of another type")
     path.write_bytes(pickle.dumps(check))
-    one(check(data), f"{path}: not read (this pickle asks for 'groundling.check.folder.check'")
+    one(check(data), f"{path}: not read (this pickle asks for 'groundling.check.check'")
 
 
 def test_faults_of_flickr30k_entities(data: Path) -> None:

@@ -6,8 +6,8 @@ import pytest
 from builders.reports import one
 from PIL import Image
 
+from groundling.check import check
 from groundling.check import images as module
-from groundling.check.folder import check
 from groundling.data.captions.captions import Captions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World

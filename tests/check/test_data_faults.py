@@ -12,11 +12,11 @@ import vcr_files
 from homes import put
 from PIL import Image
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
 from groundling.data.captions.captions import Captions, find_images
 from groundling.data.images import other_shape
 from groundling.data.regions import imports as region_imports

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
 from groundling.cli import main
-from groundling.command.names import arm_of
+from groundling.command_line.names import arm_of
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting

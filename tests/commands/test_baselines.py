@@ -18,8 +18,8 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.result import Majority, beside_majority, one_answer
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Classify, Pick, Regress
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, collapsed
+from groundling.core.output_types import Answer, Classify, Pick, Regress
 from groundling.settings.fields import configured
 from groundling.stats.finished_runs import collect
 from groundling.tasks import Task

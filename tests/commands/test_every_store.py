@@ -19,8 +19,8 @@ from homes import picture, put, student, table
 
 from groundling.cli import main
 from groundling.core.batch import Sample
+from groundling.data.image_samples import Mirrored
 from groundling.data.regions.inputs import RegionInputs
-from groundling.data.regions.pictures import Mirrored
 from groundling.data.samples import Samples
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks

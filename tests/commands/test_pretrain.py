@@ -20,15 +20,15 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.texts import task_texts, unlabelled_texts
+from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
-from groundling.core.find import instances
-from groundling.core.forms import Pick
-from groundling.models.saved_heads import HEADS, load_head
+from groundling.core.output_types import Pick
+from groundling.core.registry import instances
+from groundling.models.heads import HEADS, load_head
 from groundling.models.task_heads import Reading
 from groundling.settings.fields import changed, configured
 from groundling.tasks.vqa import VQA
-from groundling.training.feed import Plan, Source, epoch_steps, steps_of
+from groundling.training.batch_sampler import Plan, Source, epoch_steps, steps_of
 from groundling.vision_language import Design
 from groundling.vision_language.loading import load_student
 

@@ -14,13 +14,13 @@ import yaml
 
 import groundling
 from groundling.cli import main
-from groundling.command import COMMANDS
+from groundling.command_line import COMMANDS
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
 from groundling.core.errors import InputError
-from groundling.runs.cards import card, command
+from groundling.runs.model_card import card, command
 from groundling.settings.training import Sharing
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]

@@ -15,12 +15,12 @@ from PIL import Image
 
 import groundling
 from groundling.cli import main
-from groundling.commands.data_show import COMMAND as data_show
-from groundling.commands.data_show import ShowConfig
+from groundling.commands.data import SHOW as data_show
+from groundling.commands.data import ShowConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.runs.folder import clear_prepared
-from groundling.teachers.cache import cache_folder
+from groundling.teachers.dataset import cache_folder
 from groundling.vision.show import COLOURS, show_regions
 
 BOXES = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.75, 1], [0, 0, 0.5, 0.5]])

@@ -14,6 +14,7 @@ from homes import STEPS, put
 from safetensors.torch import load_file
 
 from groundling.cli import main
+from groundling.command_line.names import published as reported
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import run as adapting
 from groundling.commands.compare import COMMAND as compare
@@ -23,7 +24,6 @@ from groundling.commands.finetune import run as tuning
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.settings.fields import changed, configured
-from groundling.stats.published import published as reported
 from groundling.training.loop import train
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.toml"))

@@ -13,24 +13,23 @@ import torch
 import toys
 from homes import put
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.parts import learned, length_note, match_by_length
-from groundling.commands.adapt.reading import reading_of
+from groundling.commands.adapt.evaluation import learned, length_note, match_by_length
+from groundling.commands.adapt.run import reading_of
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.core.batch import IGNORE, Example, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Pick
-from groundling.core.keyed import generator
 from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
+from groundling.core.output_types import Pick
+from groundling.core.rng import generator
 from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
-from groundling.data.text.lengths import told_by_length
-from groundling.data.text.lexicon import Lexicon
+from groundling.data.text.words import Lexicon, told_by_length
 from groundling.models.task_heads import RawFirst, Reading
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
@@ -39,7 +38,7 @@ from groundling.prediction.description import described
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import TrainConfig
 from groundling.tasks.glue import RTE
-from groundling.training.feed import Corruption, Neighbours
+from groundling.training.batch_sampler import Corruption, Neighbours
 from groundling.vision_language.loading import RAW, new_head
 
 TWO = TrainConfig(steps=2, batch=4, cpu=True)

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, Encoded, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.find import modules
-from groundling.core.forms import Classify
-from groundling.core.keyed import generator
+from groundling.core.output_types import Classify
+from groundling.core.registry import modules
+from groundling.core.rng import generator
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.models.sentence import pooled_by
 from groundling.models.text import TextEncoder
@@ -29,10 +29,9 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import add_features
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.feed import Feed, Plan, Source
+from groundling.training.batch_sampler import Feed, Plan, Source
 from groundling.training.loop import Once, train
 
 KINDS = {

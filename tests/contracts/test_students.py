@@ -20,8 +20,8 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
-from groundling.core.keyed import seed_of
+from groundling.core.output_types import Classify
+from groundling.core.rng import seed_of
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap
 from groundling.models.clip import ClipEncoder, load_clip_text

@@ -13,23 +13,22 @@ import torch
 import toys
 from torch import Tensor, nn
 
+from groundling import objectives as making
 from groundling.commands.finetune.data import read_splits
 from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Classify
 from groundling.data.samples import TextInput, TextSamples
-from groundling.models.join import Join
-from groundling.models.kinds import Kind
+from groundling.models.formats import Kind
+from groundling.models.multimodal_embeddings import Join
 from groundling.models.task_heads import TaskHead
-from groundling.objectives import Given, Objective, Part, making
-from groundling.objectives.making import make_objectives
+from groundling.objectives import Given, Objective, Part, make_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers import Teacher
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.training.inner_steps import InnerStep
 from groundling.training.loop import train
 from groundling.vision_language.loading import load_student

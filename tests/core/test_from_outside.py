@@ -34,9 +34,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Perturbation, collate
 from groundling.core.errors import InputError
-from groundling.core.find import is_outside
-from groundling.core.forms import Classify
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.core.output_types import Classify
+from groundling.core.registry import is_outside
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
@@ -44,8 +44,7 @@ from groundling.stats.finished_runs import collect
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream

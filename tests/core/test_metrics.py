@@ -8,7 +8,6 @@ from sklearn.exceptions import UndefinedMetricWarning as sk_warning
 
 import groundling.core.metrics
 from groundling.core.batch import IGNORE
-from groundling.core.find import instances
 from groundling.core.metrics import (
     ACCURACY,
     F1,
@@ -20,6 +19,7 @@ from groundling.core.metrics import (
     SPEARMAN,
     Metric,
 )
+from groundling.core.registry import instances
 from groundling.tasks import Task
 
 DRAWS = 200

@@ -19,17 +19,17 @@ from homes import put, table
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.core.find import code_behind, outside
+from groundling.core.registry import code_behind, outside
 from groundling.models.loading import load_processor
 from groundling.prediction import loaded
 from groundling.prediction.fitted import load
 from groundling.runs.folder import difference
 from groundling.stats.finished_runs import collect
 from groundling.studies.attention.commands import Attending
-from groundling.studies.attention.subjects import subject_of
+from groundling.studies.attention.inspected_models import subject_of
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE
-from groundling.tasks.partitions import taken
+from groundling.tasks.splits import taken
 from groundling.teachers import origin
 from groundling.vision_language.loading import load_student
 
@@ -38,7 +38,7 @@ PLANTED = """
 from pathlib import Path
 
 Path({ran!r}).touch()
-from groundling.models.kinds import Kind
+from groundling.models.formats import Kind
 from groundling.models.text import load_text_encoder
 from groundling.tasks.glue import RTE as TASK
 

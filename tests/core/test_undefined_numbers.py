@@ -15,7 +15,7 @@ from homes import put
 
 from groundling import cli
 from groundling.commands.finetune.result import summary
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
 from groundling.objectives.supervised import Supervised
 from groundling.runs.folder import json_text, plain, read_log, write_json
 from groundling.runs.run import Run
@@ -24,10 +24,9 @@ from groundling.settings.training import TrainConfig
 from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.tasks.glue import STSB
-from groundling.training.evaluation import Scores
-from groundling.training.exams import Exam
+from groundling.training.evaluation import Exam, Scores
+from groundling.training.held_out import means_by_epoch
 from groundling.training.loop import train
-from groundling.training.watched import means_by_epoch
 
 
 def strictly(text: str) -> Any:

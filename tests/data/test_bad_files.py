@@ -10,7 +10,7 @@ from builders.commands import adapting_with, tuning_with
 from homes import coco, picture, put, rte
 
 from groundling.core.errors import InputError
-from groundling.core.find import named
+from groundling.core.registry import named
 from groundling.data.captions.captions import read_captions
 from groundling.data.tables import lines_of
 from groundling.tasks import Task

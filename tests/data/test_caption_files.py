@@ -18,9 +18,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as recipe
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.data.captions.captions import Captioned, has_splits, keep_listed, read_captions
-from groundling.data.regions.paired import CaptionTexts
+from groundling.data.regions.samples import CaptionTexts
 from groundling.data.samples import TextInput
 from groundling.settings.fields import changed, configured
 

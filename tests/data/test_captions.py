@@ -13,8 +13,8 @@ from homes import coco, picture, put
 from PIL import Image
 
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
-from groundling.data.captions import samples as module
+from groundling.core.rng import generator
+from groundling.data import image_samples as module
 from groundling.data.captions.captions import (
     Captioned,
     caption_lines,
@@ -23,7 +23,7 @@ from groundling.data.captions.captions import (
     read_captions,
     with_store_ids,
 )
-from groundling.data.captions.samples import CaptionSamples, decode
+from groundling.data.image_samples import CaptionSamples, decode
 from groundling.data.samples import WindowInput
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)

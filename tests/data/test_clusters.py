@@ -7,7 +7,7 @@ import pytest
 from sklearn.cluster import KMeans
 
 from groundling.core.errors import InputError
-from groundling.data.clusters import kmeans_1d
+from groundling.data.kmeans import kmeans_1d
 
 
 def cheapest(values: np.ndarray, k: int) -> float:

@@ -12,10 +12,10 @@ from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import files
 from groundling.data.corpora.files import blocks, fitting, lines
-from groundling.data.corpora.weighted_files import named_folder
 from groundling.data.samples import TextInput, TextSamples, backend
-from groundling.data.text.lexicon import Lexicon
+from groundling.data.text.words import Lexicon
 from groundling.settings.fields import configured
+from groundling.settings.inputs import named_folder
 
 KINDS = ["bert", "roberta", "siglip"]
 

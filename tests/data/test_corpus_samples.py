@@ -23,15 +23,14 @@ from groundling.core.errors import InputError
 from groundling.data.corpora import files, prepared
 from groundling.data.corpora.files import full_blocks, plain_lines
 from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
-from groundling.data.corpora.weighted_files import weighted_files
 from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
-from groundling.data.text import lexicon
-from groundling.data.text.lexicon import Lexicon
-from groundling.data.text.words import numbers, spans, spans_of_much, word_of
+from groundling.data.text import words as lexicon
+from groundling.data.text.words import Lexicon, numbers, spans, spans_of_much, word_of
 from groundling.runs import jobs
 from groundling.runs.folder import clear_prepared
 from groundling.runs.hashing import CACHE, cache_folder
-from groundling.training.feed import Plan, Source, sectioned
+from groundling.settings.inputs import weighted_files
+from groundling.training.batch_sampler import Plan, Source, sectioned
 
 NASTY = [
     "",

@@ -26,15 +26,15 @@ from PIL import Image
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.model import head_of
+from groundling.commands.finetune.run import head_of
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError
-from groundling.core.find import instances as found_in
-from groundling.core.find import named
+from groundling.core.registry import instances as found_in
+from groundling.core.registry import named
 from groundling.data.regions.imports import import_several
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.settings.fields import changed, configured

@@ -16,10 +16,10 @@ from types import SimpleNamespace
 import pytest
 from homes import coco, picture, put, table
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.check.places import Flags, Report
-from groundling.commands.data_check import COMMAND as data_check
-from groundling.commands.data_check import CheckConfig
+from groundling.commands.data import CHECK as data_check
+from groundling.commands.data import CheckConfig
 from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
 from groundling.core.errors import InputError

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.core.errors import InputError
-from groundling.data.captions.samples import decode
+from groundling.data.image_samples import decode
 from groundling.data.images import read_picture
 
 

@@ -33,7 +33,7 @@ from builders.seeing import seeing_models
 from homes import Killed, digests, never, picture, put
 from PIL import Image
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
@@ -45,7 +45,7 @@ from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
 from groundling.vision.detect import Detector, Keep, annotated, grid
 from groundling.vision.extract import Backbone
-from groundling.vision_language.roi_align import own_roi_align, roi_align
+from groundling.vision_language.end_to_end import own_roi_align, roi_align
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,8 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.data import read_splits, regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Classify
 from groundling.data.regions.inputs import RegionInputs, manifests
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.data.regions.stores import SeveralStores

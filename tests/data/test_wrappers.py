@@ -16,16 +16,15 @@ import toys
 from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, needed
-from groundling.core.forms import Choose
-from groundling.data.regions.paired import RegionSamples
-from groundling.data.regions.pictures import Pictured
+from groundling.core.output_types import Choose
+from groundling.data.image_samples import Pictured
+from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import Teacher, add_features
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
-from groundling.training.feed import Feed, Plan, Source
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
+from groundling.training.batch_sampler import Feed, Plan, Source
 from groundling.training.loop import Step
 
 COUNT = 6

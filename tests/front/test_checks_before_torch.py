@@ -13,13 +13,13 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS
-from groundling.command.inputs import check_inputs
-from groundling.command.names import facts_of, offered
+from groundling.command_line.inputs import check_inputs
+from groundling.command_line.names import facts_of, offered
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.documented import fields_told
 from groundling.core.errors import InputError
-from groundling.core.find import instances
-from groundling.models import folders
+from groundling.core.registry import instances
+from groundling.models import hub as folders
 from groundling.objectives import Part
 from groundling.settings.fields import changed, configured, flat
 from groundling.training.inner_steps import InnerPart

@@ -19,11 +19,11 @@ from builders.commands import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command.flags import parsed
+from groundling.command_line.flags import parsed
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.find import outside
+from groundling.core.registry import outside
 from groundling.settings.fields import configured
 from groundling.settings.training import Sharing, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig
@@ -311,8 +311,8 @@ def test_an_interrupted_run_says_how_to_go_on(
         raise KeyboardInterrupt
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("groundling.command.Command.check", lambda self, values: None)
-    monkeypatch.setattr("groundling.command.Command.call", interrupted)
+    monkeypatch.setattr("groundling.command_line.Command.check", lambda self, values: None)
+    monkeypatch.setattr("groundling.command_line.Command.call", interrupted)
     assert main(["adapt"]) == 130
     assert (
         capsys.readouterr().err

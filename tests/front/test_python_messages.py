@@ -13,7 +13,7 @@ from homes import put, table
 import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError, as_keywords
-from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.prediction.fitted import answers_in_short
 
 KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")

@@ -46,8 +46,8 @@ STUDY = {
     "commands.py": '''
 from dataclasses import dataclass
 
-from groundling.command import Command
-from groundling.runs.leaves import Nothing
+from groundling.command_line import Command
+from groundling.runs.outputs import Nothing
 from groundling.settings.fields import Settings
 
 
@@ -72,7 +72,7 @@ COMMANDS = (MINE,)
 ''',
     "say.py": "def say(config, work):\n    return f'{config.word}, world'\n",
     "tasks.py": """
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
 from groundling.core.metrics import ACCURACY
 from groundling.tasks import Task
 
@@ -84,7 +84,7 @@ from groundling.check.places import Layout
 LAYOUT = Layout("mine", "mine.txt", lambda place, report: None)
 """,
     "published.py": """
-from groundling.stats.published import Reported
+from groundling.command_line.names import Reported
 
 REPORTED = Reported("MINE-b", {"glue/rte": 70.0})
 """,
@@ -93,9 +93,9 @@ REPORTED = Reported("MINE-b", {"glue/rte": 70.0})
 
 FOUND = """
 from groundling import cli
-from groundling.check.folder import known
-from groundling.core.find import named
-from groundling.stats.published import published
+from groundling.check import known
+from groundling.core.registry import named
+from groundling.command_line.names import published
 from groundling.tasks import Task
 
 assert named("tasks", Task, "mine").name == "mine"

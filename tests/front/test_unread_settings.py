@@ -12,12 +12,12 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command.names import arm_of, check_teacher
+from groundling.command_line.names import arm_of, check_teacher
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.objectives.making import unread
+from groundling.objectives import unread
 from groundling.settings.fields import configured, flat, may_repeat
 from groundling.settings.objectives import (
     Adversarial,

@@ -32,20 +32,19 @@ from PIL import Image
 from groundling.check.places import Flags
 from groundling.cli import main
 from groundling.commands import push
-from groundling.commands.adapt.retention import read_pairs
+from groundling.commands.adapt.evaluation import read_pairs
 from groundling.commands.finetune.result import summary
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
+from groundling.core.registry import named
 from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
-from groundling.data.captions.samples import decode
 from groundling.data.corpora.files import lines
 from groundling.data.corpora.prepared import corpus_samples
-from groundling.data.regions.coco_boxes import read_detections
+from groundling.data.image_samples import decode
+from groundling.data.regions.annotations import metadata, read_detections
 from groundling.data.regions.imports import ImageNames, import_regions
 from groundling.data.regions.store import RegionStore, whole_store
-from groundling.data.regions.vcr_objects import metadata
 from groundling.data.samples import TextInput
 from groundling.data.shards import Record, ShardStore, ShardWriter
 from groundling.data.tables import texts_in, whole_rows
@@ -53,11 +52,9 @@ from groundling.data.text.parses import read_parses
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.clip import clip_text, load_two_towers
 from groundling.models.crossmodal import CrossModal
-from groundling.models.heads import LMHead
-from groundling.models.loading import load_processor, load_tokenizer
-from groundling.models.saved_heads import LM_HEAD, load_head, save_heads
+from groundling.models.heads import LM_HEAD, LMHead, load_head, save_heads
+from groundling.models.loading import load_processor, load_tokenizer, weights_sha256
 from groundling.models.text import load_text_encoder
-from groundling.models.weights import weights_sha256
 from groundling.prediction.description import FILE as DESCRIPTION
 from groundling.prediction.description import Described, described
 from groundling.prediction.fitted import load
@@ -66,20 +63,23 @@ from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import finished, open_run, read_json
 from groundling.runs.run import ended
 from groundling.settings.inputs import Adapting, OwnFile
-from groundling.stats import finished_runs, judging
+from groundling.stats import finished_runs
+from groundling.stats import verdict_report as judging
 from groundling.studies.attention.figures import figures_of
-from groundling.studies.attention.models.clip_looks import load_clip_looks
-from groundling.studies.attention.page.ranked import Ranked
-from groundling.studies.clip_td import ensemble, implicit, vcr
+from groundling.studies.attention.models.clip import load_clip_looks
+from groundling.studies.attention.page.views import Ranked
+from groundling.studies.clip_td import combined_runs as ensemble
+from groundling.studies.clip_td import combined_runs as vcr
+from groundling.studies.clip_td import shift as implicit
+from groundling.studies.clip_td.explicit_mitigation import WordNet
 from groundling.studies.clip_td.lines import read_lines
-from groundling.studies.clip_td.masking import read_losses
-from groundling.studies.clip_td.wordnet import WordNet
+from groundling.studies.clip_td.shortcut_mitigation import read_losses
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.worlds.probe import read_nouns
 from groundling.studies.worlds.tasks import questions_in
-from groundling.studies.xdbert.word_counts import (
+from groundling.studies.xdbert.grounded import (
     Grounding,
     count_pieces,
     count_words,
@@ -87,13 +87,13 @@ from groundling.studies.xdbert.word_counts import (
 )
 from groundling.tasks import Task
 from groundling.tasks.flickr_entities import captions as entity_captions
-from groundling.tasks.partitions import manifest, read_manifest, write_manifest
+from groundling.tasks.splits import manifest, read_manifest, write_manifest
 from groundling.tasks.table import own_task
 from groundling.tasks.vcr import ANSWER
-from groundling.training import watched
+from groundling.training import held_out as watched
 from groundling.vision.detect import annotated
 from groundling.vision_language.loading import load_student
-from groundling.vision_language.released_weights import read_weights
+from groundling.vision_language.single_stream import read_weights
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert

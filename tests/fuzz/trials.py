@@ -23,7 +23,7 @@ from typing import Any
 from mutations import FOREIGN, Kind, Mutation, mutated
 from readers import Reader, Shelf, readers, told
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.core.errors import InputError, in_one_line
 
 PATIENCE = 5

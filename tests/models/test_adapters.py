@@ -26,8 +26,8 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Batch, Encoded, collate
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.forms import Answer, Choose, Classify
+from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.registry import named
 from groundling.data.samples import TextSamples
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
 from groundling.models.clip import FrozenClip

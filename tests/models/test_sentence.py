@@ -19,10 +19,10 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from groundling.command.names import arm_of
+from groundling.command_line.names import arm_of
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt.retention import agreement, read_pairs
+from groundling.commands.adapt.evaluation import agreement, read_pairs
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples
@@ -30,7 +30,7 @@ from groundling.models.sentence import POOLS, Pooling, load_sentence, normalized
 from groundling.models.text import load_text_encoder
 from groundling.objectives.distill import Distill
 from groundling.objectives.retain import Retain
-from groundling.prediction.sentences import sentence_vectors
+from groundling.prediction.similarity import sentence_vectors
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import TrainConfig
 from groundling.teachers.text import FrozenCopy

@@ -32,8 +32,7 @@ from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.studies.papers.info import describe
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.loop import Step
 

@@ -16,8 +16,14 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.models.lm_folder import save_with_lm_head
-from groundling.models.saved_heads import HEADS, LM_HEAD, load_head, save_heads, start_lm_head
+from groundling.models.heads import (
+    HEADS,
+    LM_HEAD,
+    load_head,
+    save_heads,
+    save_with_lm_head,
+    start_lm_head,
+)
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import configured

@@ -14,9 +14,9 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import Place
-from groundling.models.join import add_types
+from groundling.models.multimodal_embeddings import add_types
 from groundling.studies.papers.info import describe
-from groundling.vision_language import released_weights
+from groundling.vision_language import single_stream as released_weights
 from groundling.vision_language import uniter as uniter_file
 from groundling.vision_language import visualbert as visualbert_file
 from groundling.vision_language import vlbert as vlbert_file

@@ -13,8 +13,8 @@ from homes import put
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
-from groundling.prediction.agreement import Agreement
+from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.prediction.predictions import Agreement
 from groundling.stats.finished_runs import collect
 from groundling.tasks.vcr import ANSWER, RATIONALE
 

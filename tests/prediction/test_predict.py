@@ -35,11 +35,11 @@ from groundling.commands.predict import PredictConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
-from groundling.core.find import instances
-from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
+from groundling.core.output_types import Answer, Choose, Classify, Pick, Regress
+from groundling.core.registry import instances
 from groundling.models.adapters import ClipAdapter, load_base
-from groundling.models.kinds import Student
-from groundling.objectives.making import save_objectives
+from groundling.models.formats import Student
+from groundling.objectives import save_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.prediction import Prediction, load
 from groundling.prediction.description import FILE, Described, Reads, described
@@ -47,7 +47,7 @@ from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting, OwnFile
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import Reader

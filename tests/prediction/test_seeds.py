@@ -20,10 +20,10 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.core.errors import InputError
-from groundling.core.forms import Choose, Classify, Pick, Regress
 from groundling.core.metrics import ACCURACY, MSE
+from groundling.core.output_types import Choose, Classify, Pick, Regress
 from groundling.prediction import load
-from groundling.prediction.seeds import chosen, voted
+from groundling.prediction.predictions import chosen, voted
 from groundling.settings.fields import configured
 from groundling.settings.inputs import Saved
 from groundling.tasks import Task

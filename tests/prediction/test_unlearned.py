@@ -7,10 +7,10 @@ from pathlib import Path
 import homes
 import pytest
 
-from groundling.command.inputs import weights
+from groundling.command_line.inputs import weights
 from groundling.commands.finetune.result import all_alike
 from groundling.core.errors import InputError
-from groundling.prediction.seeds import chosen
+from groundling.prediction.predictions import chosen
 from groundling.runs.folder import write_json
 
 

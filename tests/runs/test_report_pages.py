@@ -14,10 +14,9 @@ from builders.results import both, write_runs
 from PIL import Image
 
 from groundling.runs.folder import write_json
-from groundling.stats.judging import judge_folders
 from groundling.stats.verdict import Runs
-from groundling.studies.worlds.quickstart import ARMS
-from groundling.studies.worlds.quickstart_page import NOTHING, write_page
+from groundling.stats.verdict_report import judge_folders
+from groundling.studies.worlds.quickstart import ARMS, NOTHING, write_page
 
 NASTY = "<b>arm</b> & $x$ <script>alert(1)</script>"
 LONG = "an-arm-" + 12 * "with-a-long-name-"

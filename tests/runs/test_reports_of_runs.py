@@ -20,14 +20,14 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
-from groundling.core.forms import Classify, Regress
+from groundling.core.output_types import Classify, Regress
 from groundling.data.samples import TextSamples
 from groundling.models.text import load_text_encoder
-from groundling.prediction.answers import Candidate, Prediction, cells_of, columns_of
+from groundling.prediction.predictions import Candidate, Prediction, cells_of, columns_of
 from groundling.settings.fields import configured
-from groundling.teachers import cache, dataset
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers import dataset
+from groundling.teachers import dataset as cache
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import FrozenCopy
 
 

@@ -21,7 +21,7 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.commands.push import _card, _described
 from groundling.core.errors import InputError
-from groundling.core.find import named
+from groundling.core.registry import named
 from groundling.runs.folder import (
     NO_RESULTS,
     PREPARED,
@@ -36,10 +36,10 @@ from groundling.runs.folder import (
 )
 from groundling.runs.run import ended
 from groundling.settings.training import TrainConfig
-from groundling.studies.clip_td.implicit import text_only_run
-from groundling.studies.clip_td.vcr import _files
+from groundling.studies.clip_td.combined_runs import _files
+from groundling.studies.clip_td.shift import text_only_run
 from groundling.tasks import Task
-from groundling.training.watched import means_by_epoch
+from groundling.training.held_out import means_by_epoch
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
 

@@ -30,11 +30,11 @@ from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError, nearest
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
 from groundling.models import hub
 from groundling.models.clip import load_two_towers
 from groundling.models.loading import load_config, load_tokenizer, load_weights
-from groundling.models.recomputing import recomputing
+from groundling.models.text import recomputing
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
 from groundling.runs import progress

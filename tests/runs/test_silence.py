@@ -11,7 +11,7 @@ import homes
 import pytest
 
 from groundling.cli import main
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.runs import jobs, progress
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import Progress, heard

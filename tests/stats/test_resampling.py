@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.stats.resampling import (
     DRAWS,
     drawn_counts,

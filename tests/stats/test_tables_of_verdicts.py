@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from builders.results import both, write_runs
 
-from groundling.runs.charts import Difference, forest
-from groundling.stats.judging import judge_folders
+from groundling.runs.report import Difference, forest
 from groundling.stats.verdict import Runs
+from groundling.stats.verdict_report import judge_folders
 
 
 def split_votes(name: str, flipped: int) -> Runs:

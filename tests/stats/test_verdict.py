@@ -16,8 +16,8 @@ from homes import put
 from scipy import stats
 
 from groundling.cli import main
+from groundling.command_line.names import published as reported
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
 from groundling.core.metrics import (
     ACCURACY,
     F1,
@@ -29,10 +29,10 @@ from groundling.core.metrics import (
     SCORE,
     SPEARMAN,
 )
+from groundling.core.rng import generator
 from groundling.stats.finished_runs import collect, read_predictions
-from groundling.stats.judging import judge_folders
-from groundling.stats.published import published as reported
 from groundling.stats.verdict import Runs, bootstrap, decide, holm, judge, permutation, power
+from groundling.stats.verdict_report import judge_folders
 
 
 def runs(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from groundling.core.errors import InputError
-from groundling.core.find import instances, named
+from groundling.core.registry import instances, named
 from groundling.studies.worlds.tasks import TRUTH
 from groundling.tasks import Task
 from groundling.tasks.glue import (

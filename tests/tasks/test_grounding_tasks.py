@@ -18,9 +18,9 @@ from homes import put
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.forms import Pick
-from groundling.data.regions.coco_boxes import read_detections
+from groundling.core.output_types import Pick
+from groundling.core.registry import named
+from groundling.data.regions.annotations import read_detections
 from groundling.tasks import Task, refcoco, vcr
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions
 from groundling.tasks.refcoco import (

@@ -14,15 +14,15 @@ from builders.tasks import vqa_answers
 from homes import STEPS, put, student
 
 from groundling.cli import main
-from groundling.commands.data_partition import COMMAND as partition
-from groundling.commands.data_partition import PartitionConfig
+from groundling.commands.data import PARTITION as partition
+from groundling.commands.data import PartitionConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.core.find import named
+from groundling.core.registry import named
 from groundling.settings.fields import changed
 from groundling.tasks import Task
-from groundling.tasks.partitions import CATEGORIES, category, draw, strata
+from groundling.tasks.splits import CATEGORIES, category, draw, strata
 from groundling.tasks.vqa import VQA
 
 
@@ -242,7 +242,7 @@ def test_damage(tmp_path: Path, data: Path) -> None:
 def test_numbers_that_do_not_draw_the_ids(
     before: str, after: str, tmp_path: Path, data: Path
 ) -> None:
-    from groundling.tasks.partitions import taken
+    from groundling.tasks.splits import taken
 
     shots = tmp_path / "shots.json"
     drawn(shots, task="vcr/answer", data=str(data), per=1)
@@ -258,7 +258,7 @@ def test_numbers_that_do_not_draw_the_ids(
 
 def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     """By hand, with hashes that are right."""
-    from groundling.tasks.partitions import _hash, manifest, taken, write_manifest
+    from groundling.tasks.splits import _hash, manifest, taken, write_manifest
 
     task = named("tasks", Task, "vcr/answer")
     content = manifest(task, data, per=1, seed=0)

@@ -16,7 +16,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify, Form, Regress
+from groundling.core.output_types import Classify, Form, Regress
 from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import OwnFile
 from groundling.tasks import Task

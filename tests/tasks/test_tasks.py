@@ -17,7 +17,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.core.find import named
+from groundling.core.registry import named
 from groundling.data.samples import TextInput, TextSamples
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured

@@ -17,15 +17,15 @@ import torch
 from builders.tasks import entailed, json_lines
 from homes import STEPS, put
 
-from groundling.check.folder import check
+from groundling.check import check
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.pretrain.texts import task_texts
+from groundling.commands.pretrain.data import task_texts
 from groundling.core.batch import Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.forms import Answer
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Answer
+from groundling.core.registry import named
 from groundling.data.samples import TextInput, TextSamples
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured

@@ -31,9 +31,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify
-from groundling.core.keyed import generator
-from groundling.data.clusters import kmeans_1d
+from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.rng import generator
+from groundling.data.kmeans import kmeans_1d
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import Record, ShardStore
 from groundling.data.text.keywords import Keyword, select, select_random, token_scores
@@ -43,11 +43,11 @@ from groundling.models.task_heads import Reading
 from groundling.objectives import Given, Objective
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
-from groundling.teachers import add_features, cache, loading
-from groundling.teachers.cache import FeatureCache
+from groundling.teachers import add_features, loading
+from groundling.teachers import dataset as cache
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import FEATURES, Anchors, ClipScores, text_of
-from groundling.teachers.dataset import TeacherDataset, TeacherSet
+from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import MaskedAnswer
 

@@ -24,19 +24,19 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.texts import task_texts, unlabelled_texts
+from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, collate
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.keyed import generator
+from groundling.core.registry import named
+from groundling.core.rng import generator
 from groundling.data.regions.store import RegionStore
 from groundling.objectives import Objective
 from groundling.settings.fields import changed, configured
 from groundling.tasks import Task
-from groundling.tasks.partitions import left_over, manifest, write_manifest
-from groundling.training.feed import Source
+from groundling.tasks.splits import left_over, manifest, write_manifest
+from groundling.training.batch_sampler import Source
 
 BRIEF = replace(STEPS, batch=4, steps=3)
 NAIVE = ("td_image", "td_text")

@@ -31,23 +31,22 @@ from groundling.core.batch import (
     collate,
 )
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify, Form, Pick, Regress
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.unlabelled import Unlabelled, hidden
 from groundling.models.task_heads import Reading, TaskHead
 from groundling.objectives import Given, Objective, part_named
-from groundling.objectives.confidence import Gate
 from groundling.objectives.supervised import Supervised
-from groundling.objectives.targeted import TargetedTerm
+from groundling.objectives.targeted import Gate, TargetedTerm
 from groundling.objectives.td_image import TargetedImage
 from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
-from groundling.training.feed import Feed, Plan, Source
+from groundling.tasks.splits import Unlabelled, hidden
+from groundling.training.batch_sampler import Feed, Plan, Source
+from groundling.training.held_out import means_by_epoch
 from groundling.training.loop import Step, train
-from groundling.training.watched import means_by_epoch
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
 from groundling.vision_language.vlbert import ChoiceByItself, vlbert

@@ -15,11 +15,11 @@ import torch
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import Examining, TrainConfig
-from groundling.training.exams import Exam
+from groundling.training.evaluation import Exam
 from groundling.training.loop import _Training, train
 
 STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)

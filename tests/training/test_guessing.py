@@ -17,16 +17,15 @@ from homes import STEPS
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import collate
-from groundling.core.find import instances
+from groundling.core.registry import instances
 from groundling.objectives import Given, Part, Targets, Vocabulary
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
-from groundling.training.feed import Corruption
-from groundling.training.guessing import Guessing
-from groundling.training.held_out import still_guessing
+from groundling.training.batch_sampler import Corruption
+from groundling.training.held_out import Guessing, still_guessing
 
 
 def level(kind: str, *parts: list) -> float:

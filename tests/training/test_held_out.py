@@ -27,7 +27,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import TrainConfig
-from groundling.training.feed import Corruption, Source
+from groundling.training.batch_sampler import Corruption, Source
 from groundling.training.held_out import HeldOut
 from groundling.training.loop import _Training
 

@@ -11,9 +11,9 @@ import pytest
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Sizes
+from groundling.objectives import fewer_negatives
 from groundling.objectives.contrast import Contrast
 from groundling.objectives.distill import Distill
-from groundling.objectives.making import fewer_negatives
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig

@@ -19,7 +19,7 @@ from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.training import TrainConfig
-from groundling.training.feed import Source
+from groundling.training.batch_sampler import Source
 from groundling.training.loop import Once, train
 from groundling.training.optimizers import BertAdam
 

@@ -20,14 +20,14 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captioned
-from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing
+from groundling.data.regions.samples import CaptionTexts, RegionSamples, Seeing
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.data.unlabelled import Unlabelled
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.training import TrainConfig
-from groundling.training.feed import Feed, Source, TokenEpochs, planned
+from groundling.tasks.splits import Unlabelled
+from groundling.training.batch_sampler import Feed, Source, TokenEpochs, planned
 from groundling.training.loop import train
 
 TOKENS = 150

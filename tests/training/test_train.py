@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
+from groundling.core.output_types import Classify
 from groundling.models.task_heads import FirstPosition, Reading
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
@@ -22,10 +22,9 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.objectives.supervised import Supervised
 from groundling.settings.training import TrainConfig
-from groundling.teachers.cache import FeatureCache
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.feed import Feed, Plan, Source
+from groundling.training.batch_sampler import Feed, Plan, Source
 from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}

@@ -18,7 +18,7 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.cli import main
 from groundling.core.batch import Example, collate
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.data.corpora import prepared
 from groundling.data.corpora.prepared import corpus_samples, write_shard
 from groundling.data.samples import TextInput, TextSamples
@@ -30,12 +30,11 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.settings.objectives import Targeted
 from groundling.settings.training import TrainConfig
-from groundling.teachers import cache
-from groundling.teachers.cache import FeatureCache
+from groundling.teachers import dataset as cache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import TeacherDataset, TeacherSet
+from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.feed import Source
+from groundling.training.batch_sampler import Source
 from groundling.training.held_out import HeldOut
 from groundling.training.loop import Step, train
 

@@ -19,11 +19,10 @@ from torch import Tensor, nn
 from groundling.cli import main
 from groundling.core.batch import Batch, Example, Perturbation
 from groundling.core.errors import InputError
-from groundling.core.find import instances
-from groundling.core.forms import Choose, Classify, Pick
-from groundling.data.regions.paired import RegionSamples
+from groundling.core.output_types import Choose, Classify, Pick
+from groundling.core.registry import instances
+from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.unlabelled import Unlabelled
 from groundling.models.task_heads import Reading
 from groundling.models.text import TextEncoder
 from groundling.objectives import Objective
@@ -33,7 +32,8 @@ from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
 from groundling.settings.objectives import Adversarial
 from groundling.settings.training import TrainConfig
-from groundling.training.feed import Feed, Plan, Source
+from groundling.tasks.splits import Unlabelled
+from groundling.training.batch_sampler import Feed, Plan, Source
 from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, Once
 from groundling.training.inner_steps.villa import Villa
 from groundling.training.loop import Step, train

@@ -20,8 +20,8 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel, V
 
 import groundling.training.loop
 from groundling.core.batch import Batch, Encoded, Sample, needed
-from groundling.core.forms import Classify
-from groundling.data.regions.paired import with_whole_image
+from groundling.core.output_types import Classify
+from groundling.data.regions.samples import with_whole_image
 from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.models.clip import clip_text
 from groundling.models.text import TextEncoder

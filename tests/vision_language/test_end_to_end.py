@@ -26,9 +26,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
+from groundling.data.image_samples import Pictured
 from groundling.data.images import read_picture
-from groundling.data.regions.paired import RegionSamples, Seeing, with_whole_image
-from groundling.data.regions.pictures import Pictured
+from groundling.data.regions.samples import RegionSamples, Seeing, with_whole_image
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap

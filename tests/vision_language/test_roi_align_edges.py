@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from groundling.vision_language.roi_align import own_roi_align
+from groundling.vision_language.end_to_end import own_roi_align
 
 ROW = torch.tensor([[[[10.0, 20.0, 30.0, 40.0]]]])
 """One image of one row of four pixels."""

@@ -26,14 +26,14 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.texts import task_texts, unlabelled_texts
+from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.find import instances, named
-from groundling.core.forms import Answer, Choose, Classify, Pick
-from groundling.data.regions.paired import within
+from groundling.core.output_types import Answer, Choose, Classify, Pick
+from groundling.core.registry import instances, named
+from groundling.data.regions.samples import within
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.models.saved_heads import HEADS
+from groundling.models.heads import HEADS
 from groundling.models.task_heads import PairPooler, Reading
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import changed, configured

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from groundling.core.batch import Example, Sizes
-from groundling.core.forms import Choose
+from groundling.core.output_types import Choose
 from groundling.models.task_heads import Reading
 from groundling.tasks.vcr import ANSWER, RATIONALE
 from groundling.vision_language.vlbert import NAMES, ChoiceByItself

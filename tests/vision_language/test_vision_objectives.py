@@ -13,9 +13,9 @@ from scipy.optimize import linprog
 
 from groundling.core.batch import IGNORE, Encoded, Example, RegionRow, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.data.captions.captions import Captioned
-from groundling.data.regions.paired import CaptionTexts, RegionSamples, Seeing, with_whole_image
+from groundling.data.regions.samples import CaptionTexts, RegionSamples, Seeing, with_whole_image
 from groundling.data.samples import TextInput, TextSamples
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage, transport_distance

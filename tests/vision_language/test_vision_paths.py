@@ -20,15 +20,15 @@ from transformers import CLIPImageProcessorPil
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.data import regions_of, seen
-from groundling.commands.finetune.model import head_name, head_of
+from groundling.commands.finetune.run import head_name, head_of
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.find import instances, named
-from groundling.core.forms import Answer, Choose, Classify, Pick
+from groundling.core.output_types import Answer, Choose, Classify, Pick
+from groundling.core.registry import instances, named
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
 from groundling.data.samples import TextSamples
 from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler, Reading
@@ -39,7 +39,7 @@ from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import PhaseOptions
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.vision_language import Design

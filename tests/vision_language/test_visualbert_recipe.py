@@ -22,13 +22,13 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.pretrain.texts import judged_texts, task_texts
+from groundling.commands.pretrain.data import judged_texts, task_texts
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
-from groundling.models.saved_heads import HEADS
+from groundling.models.heads import HEADS
 from groundling.settings.fields import changed, configured
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.tasks.nlvr2 import NLVR2

@@ -31,16 +31,15 @@ from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Batch, Encoded, Example, Regions, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify, Pick, Regress, with_loss
-from groundling.core.keyed import generator
-from groundling.data.regions.mirror import Mirror, mirrored_regions
-from groundling.data.regions.paired import RegionSamples, Seeing, with_whole_image, within
-from groundling.data.regions.pictures import Mirrored, Pictured
+from groundling.core.output_types import Answer, Choose, Classify, Pick, Regress, with_loss
+from groundling.core.rng import generator
+from groundling.data.image_samples import Mirror, Mirrored, Pictured, mirrored_regions
+from groundling.data.regions.annotations import CLASSES, class_names, metadata
+from groundling.data.regions.samples import RegionSamples, Seeing, with_whole_image, within
 from groundling.data.regions.store import Found, RegionStore, RegionWriter
-from groundling.data.regions.vcr_objects import CLASSES, class_names, metadata
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.text.words import rewritten
-from groundling.models.saved_heads import save_heads, start_layer
+from groundling.models.heads import save_heads, start_layer
 from groundling.models.task_heads import Reading, plain_head
 from groundling.objectives import Given, part_named
 from groundling.objectives.masked_regions import MaskedRegions

@@ -7,18 +7,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.command import SHARED, Command
-from groundling.command.names import Arm, arm_of, check_inner
+from groundling.command_line import SHARED, Command
+from groundling.command_line.names import Arm, arm_of, check_inner
 from groundling.core.errors import InputError
-from groundling.data.corpora.weighted_files import weighted_files
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
     at_least,
     may_repeat,
 )
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.inputs import CaptionColumns, weighted_files
 from groundling.settings.objectives import (
     Adversarial,
     CrossModalOptions,

@@ -4,53 +4,103 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from groundling.command.names import Arm, arm_of
+from groundling.command_line.names import Arm, arm_of
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.parts import learned, length_note, match_by_length
-from groundling.commands.adapt.reading import Reading, reading_of
-from groundling.commands.adapt.retention import Retention, read_pairs
-from groundling.core.keyed import seed_of
+from groundling.commands.adapt.evaluation import (
+    Retention,
+    learned,
+    length_note,
+    match_by_length,
+    read_pairs,
+)
+from groundling.core.rng import seed_of
 from groundling.data.captions.captions import Wanted
 from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
-from groundling.data.corpora.weighted_files import Weighted, weighted_files
 from groundling.data.samples import Samples, TextInput, WindowInput
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
-from groundling.models.heads import LMHead
-from groundling.models.lm_folder import save_with_lm_head
+from groundling.models.heads import LMHead, save_with_lm_head, start_lm_head
 from groundling.models.loading import precision_note
-from groundling.models.saved_heads import start_lm_head
 from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.objectives import Given, Objective, Vocabulary
-from groundling.objectives.distill import Distill
-from groundling.objectives.making import (
+from groundling.objectives import (
+    Given,
+    Objective,
+    Vocabulary,
     fewer_negatives,
     make_objectives,
     save_objectives,
     unread,
 )
+from groundling.objectives.distill import Distill
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.retain import Retain
-from groundling.runs.cards import FILLS_MASKS, library_of
+from groundling.runs.model_card import FILLS_MASKS, library_of
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
+from groundling.settings.inputs import Weighted, weighted_files
 from groundling.settings.objectives import Distilling
 from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.feed import Source, sectioned
+from groundling.training.batch_sampler import Source, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report
 from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
+
+# How an adaptation reads its text: lines, or the blocks of XDBERT's paper.
+
+LINE = 128
+"""Most pieces of a line, where nobody says how many."""
+BLOCK = 512
+"""Pieces of a block, as in XDBERT's paper (Appendix B)."""
+SLOTS = 9 * 77
+"""Places of a block's CLIP side, as there: nine windows, or as many places in windows of another size."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How texts are cut."""
+
+    form: Literal["lines", "blocks"]
+    """Every line by itself, or a file's lines joined and cut."""
+    max_length: int
+    """Pieces of the text encoder, special ones counted: the most of a line, or those of every block."""
+    told_windows: int = 0
+    """Most CLIP windows of a text, as a user says; 0: nobody does."""
+
+    def windows(self, size: int) -> int:
+        """Most CLIP windows of `size` pieces of a text; 0: as many as needed."""
+        if self.told_windows or self.form == "lines":
+            return self.told_windows
+        return math.ceil(SLOTS / size)
+
+    def note(self, arm: str, windows: int) -> str:
+        """What a user of a cross-modal arm, which reads so many CLIP windows at most, should know of it."""
+        if self.form == "lines":
+            return (
+                f"--form lines: {arm} reads lines of at most {self.max_length} pieces; its paper reads blocks of "
+                f"{BLOCK} (--form blocks)"
+            )
+        paper = "" if self.max_length == BLOCK else f"; its paper's have {BLOCK}"
+        return f"{arm} reads blocks of {self.max_length} pieces, in at most {windows} CLIP windows{paper}"
+
+
+def reading_of(config: AdaptConfig, joint: bool, longest: int) -> Reading:
+    """How an arm reads its text: as told, or else, if it is `joint`, as XDBERT; `longest` is what the student reads."""
+    form = config.form
+    if form == "auto":
+        form = "blocks" if joint else "lines"
+    wanted = config.max_length or (BLOCK if form == "blocks" else LINE)
+    return Reading(form, min(wanted, longest), config.distilling.max_windows)
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:

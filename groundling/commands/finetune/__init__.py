@@ -8,11 +8,11 @@ from pathlib import Path
 from shutil import disk_usage
 from typing import Annotated, Literal
 
-from groundling.command import SHARED, Command
-from groundling.command.names import check_inner, check_parts, check_teacher
+from groundling.command_line import SHARED, Command
+from groundling.command_line.names import check_inner, check_parts, check_teacher
 from groundling.core.errors import InputError
-from groundling.models.folders import is_adapter
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.models.hub import is_adapter
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import (
     Adapting,

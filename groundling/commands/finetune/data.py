@@ -7,27 +7,26 @@ from pathlib import Path
 
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
-from groundling.core.find import described, named
-from groundling.core.forms import Answer, Classify, Form
-from groundling.core.keyed import generator
+from groundling.core.output_types import Answer, Classify, Form
+from groundling.core.registry import described, named
+from groundling.core.rng import generator
+from groundling.data.image_samples import Mirror
 from groundling.data.regions.inputs import UNTIED, RegionInputs
-from groundling.data.regions.mirror import Mirror
-from groundling.data.regions.paired import Seeing, check_mentioned
+from groundling.data.regions.samples import Seeing, check_mentioned
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
-from groundling.data.unlabelled import Chosen, Unlabelled
 from groundling.models.adapters import ClipAdapter
-from groundling.models.kinds import Student
+from groundling.models.formats import Student
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.settings.inputs import OwnFile, RegionInput
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.partitions import left_over, taken
+from groundling.tasks.splits import Chosen, Unlabelled, left_over, taken
 from groundling.tasks.table import own_task
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
-from groundling.training.feed import Source
+from groundling.training.batch_sampler import Source
 from groundling.vision_language.single_stream import SingleStream
 
 Splits = Mapping[str, Sequence[Example]]

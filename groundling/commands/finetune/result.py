@@ -14,18 +14,17 @@ import numpy as np
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Form, Pick, Regress
 from groundling.core.metrics import Metric, collapsed, commonest
+from groundling.core.output_types import Answer, Form, Pick, Regress
 from groundling.data.samples import Samples
-from groundling.models.kinds import Student
+from groundling.models.formats import Student
 from groundling.objectives.supervised import Supervised
 from groundling.settings.inputs import Pixels, RegionInput
 from groundling.settings.objectives import Distilling, Targeted
 from groundling.settings.training import Examining
 from groundling.tasks import Task
-from groundling.training.evaluation import Scores, evaluate
-from groundling.training.exams import Exam
-from groundling.training.feed import Source
+from groundling.training.batch_sampler import Source
+from groundling.training.evaluation import Exam, Scores, evaluate
 from groundling.training.held_out import exam_every
 
 

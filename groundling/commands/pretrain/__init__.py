@@ -7,12 +7,11 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from groundling.command import SHARED, Command
-from groundling.command.names import check_inner, check_parts, check_teacher
+from groundling.command_line import SHARED, Command
+from groundling.command_line.names import check_inner, check_parts, check_teacher
 from groundling.core.errors import InputError
-from groundling.data.corpora.weighted_files import weighted, weighted_files
-from groundling.models.folders import has_cnn
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.models.hub import has_cnn
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -20,7 +19,14 @@ from groundling.settings.fields import (
     may_repeat,
     needed,
 )
-from groundling.settings.inputs import CaptionColumns, Joining, Pixels, RegionInput
+from groundling.settings.inputs import (
+    CaptionColumns,
+    Joining,
+    Pixels,
+    RegionInput,
+    weighted,
+    weighted_files,
+)
 from groundling.settings.objectives import (
     Adversarial,
     Distilling,

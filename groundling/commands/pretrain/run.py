@@ -24,20 +24,21 @@ from groundling.commands.pretrain.data import (
     versions_of,
 )
 from groundling.core.errors import InputError
-from groundling.core.find import is_outside, named
-from groundling.core.forms import Answer, Choose
-from groundling.core.keyed import seed_of
+from groundling.core.output_types import Answer, Choose
+from groundling.core.registry import is_outside, named
+from groundling.core.rng import seed_of
 from groundling.data.corpora.prepared import place_of_stores
-from groundling.data.corpora.weighted_files import weighted_files
 from groundling.data.regions.inputs import UNTIED, RegionInputs
-from groundling.data.regions.paired import check_mentioned
+from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.stores import SeveralStores
-from groundling.models.kinds import Student
+from groundling.models.formats import Student
+from groundling.models.heads import load_head, start_lm_head
 from groundling.models.loading import precision_note
-from groundling.models.saved_heads import load_head, start_lm_head
 from groundling.models.text import TextEncoder
-from groundling.objectives import Given, Objective, Vocabulary
-from groundling.objectives.making import (
+from groundling.objectives import (
+    Given,
+    Objective,
+    Vocabulary,
     check_saved,
     fewer_negatives,
     make_objectives,
@@ -46,13 +47,20 @@ from groundling.objectives.making import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
+from groundling.settings.inputs import weighted_files
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
-from groundling.training.held_out import HeldOut, flattery, held_report, learned_too, still_guessing
+from groundling.training.held_out import (
+    HeldOut,
+    flattery,
+    held_report,
+    learned_too,
+    still_guessing,
+    watched_terms,
+)
 from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.training.watched import watched_terms
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.vision_language.loading import design_of, join_options, join_to, load_student

@@ -8,9 +8,9 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Annotated
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -18,7 +18,7 @@ from groundling.settings.fields import (
     flat,
     may_repeat,
 )
-from groundling.vision.settings import Extraction
+from groundling.settings.inputs import Extraction
 
 PATIENCE = timedelta(days=7)
 """How long one process under torchrun waits for the shards of the others."""

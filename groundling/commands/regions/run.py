@@ -15,8 +15,8 @@ from groundling.data.shards import Part
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import counted
 from groundling.runs.run import Run
+from groundling.settings.inputs import Extraction
 from groundling.vision.extract import extract
-from groundling.vision.settings import Extraction
 
 FIRST = 5
 """So many of the images that were skipped are named."""

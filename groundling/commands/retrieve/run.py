@@ -21,12 +21,12 @@ from groundling.data.captions.captions import (
     read_captions,
     with_store_ids,
 )
-from groundling.data.regions.pictures import decodable
+from groundling.data.image_samples import decodable
 from groundling.data.samples import TextSamples
 from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text
 from groundling.models.sentence import Sentence
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.prediction.sentences import reads, sentence_vectors
+from groundling.prediction.similarity import reads, sentence_vectors
 from groundling.runs.report import table
 from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
@@ -43,9 +43,8 @@ from groundling.stats.retrieval import (
     recall,
 )
 from groundling.teachers import Teacher
-from groundling.teachers.cache import FeatureCache, cache_folder
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import TeacherSet, each_of
+from groundling.teachers.dataset import FeatureCache, TeacherSet, cache_folder, each_of
 from groundling.teachers.text import ClipSentences
 
 WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from groundling.command import Command
-from groundling.runs.leaves import Runs
+from groundling.command_line import Command
+from groundling.runs.outputs import Runs
 from groundling.settings.fields import Input, Settings, at_least, needed
 
 

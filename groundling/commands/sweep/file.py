@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.commands.sweep.fits import check_fits
-from groundling.commands.sweep.parts import (
+from groundling.command_line.names import published as reported
+from groundling.commands.sweep.schema import (
     REFERENCE,
     SEEDS,
     Filled,
@@ -23,6 +23,7 @@ from groundling.commands.sweep.parts import (
     Sweep,
     Tuning,
     Variant,
+    check_fits,
     defaults_of,
     filled,
     makers,
@@ -30,7 +31,6 @@ from groundling.commands.sweep.parts import (
 )
 from groundling.core.errors import InputError
 from groundling.data.tables import read_text
-from groundling.stats.published import published as reported
 
 TABLES = {
     "seeds": int,

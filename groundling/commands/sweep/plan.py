@@ -10,7 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.commands.sweep.parts import (
+from groundling.commands.sweep.schema import (
     Filled,
     Source,
     Sweep,

@@ -5,18 +5,21 @@ Nothing heavy is imported before a run begins: plans and mistakes do without tor
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.command.names import arm_of
+from groundling.command_line.names import arm_of
+from groundling.command_line.names import published as reported
 from groundling.commands.sweep import SweepConfig
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.miniature import small, stand_in
-from groundling.commands.sweep.parts import (
+from groundling.commands.sweep.plan import Plan, missing
+from groundling.commands.sweep.schema import (
     VERDICTS,
+    Filled,
     PaperTable,
+    Source,
     Sweep,
     command_of,
     references,
@@ -24,13 +27,67 @@ from groundling.commands.sweep.parts import (
     slug,
     values_of,
 )
-from groundling.commands.sweep.plan import Plan, missing
 from groundling.commands.sweep.steps import Step, check_notes, steps_of
 from groundling.core.errors import InputError, nearest
+from groundling.core.registry import instances
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
-from groundling.runs.work import Work
-from groundling.stats.published import published as reported
+from groundling.runs.progress import Work
+from groundling.settings.fields import changed, flat
+
+# A sweep's miniature: what becomes of its settings, and who makes what stands in for data and weights.
+
+SIDE = 32
+"""Pixels of a picture's side, for whatever reads pixels."""
+LENGTH = 48
+"""Most pieces of a text."""
+
+SMALL: dict[str, Callable[[Any], Any]] = {
+    "steps": lambda _: 2,
+    "batch": lambda batch: min(batch, 4),
+    "accumulate": lambda _: 1,
+    "head_start": lambda steps: min(steps, 1),
+    "horizon": lambda _: 0,
+    "precision": lambda _: "fp32",
+    "cpu": lambda _: True,
+    "max_length": lambda length: min(length, LENGTH),
+    "side": lambda _: SIDE,
+    "long_side": lambda _: 0,
+    # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
+    "caption_splits": lambda _: (),
+    "per": lambda number: min(number, 4),
+    "by": lambda _: "total",
+}
+"""What a setting becomes in a miniature, given what it is."""
+
+
+def small(settings: Filled) -> Filled:
+    """A command's settings for two short steps on a CPU."""
+    shrunk = []
+    for config in settings:
+        new = {}
+        for group, one in flat(config):
+            if one.name in SMALL:
+                new[one.name] = SMALL[one.name](vars(group)[one.name])
+        shrunk.append(changed(config, **new) if new else config)
+    return shrunk[0], shrunk[1]
+
+
+@dataclass(frozen=True)
+class StandIns:
+    """What makes small stand-ins for a sweep's data and weights: in a study's `stand_ins`."""
+
+    name: str
+    """What they are drawn from."""
+    make: Callable[[Sequence[Source], Path], tuple[dict[str, Source], list[str]]]
+    """Sources whose paths are those of stand-ins in a folder, by name, and notes on them. Raises InputError for a \
+kind that it has none of."""
+
+
+def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
+    """The sources, each with the path of its stand-in in `folder`, and notes on them; raises InputError as `make`."""
+    (one,) = instances("stand_ins", StandIns).values()
+    return one.make(sources, folder)
 
 
 def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
@@ -163,7 +220,7 @@ def _job(step: Step, what: Sweep) -> Job:
 
 def _judge(what: Sweep, table: PaperTable, folder: Path) -> dict[str, Any]:
     """The verdicts of one table, in a folder of its own if the file has several."""
-    from groundling.stats.judging import judge_folders
+    from groundling.stats.verdict_report import judge_folders
 
     variants = [variant for variant in what.variants if variant.name in table.rows]
     variants.sort(key=lambda variant: table.rows.index(variant.name))

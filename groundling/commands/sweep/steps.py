@@ -8,9 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.command.names import TOLD
-from groundling.commands.sweep.fits import check_folders
-from groundling.commands.sweep.parts import (
+from groundling.command_line.names import TOLD
+from groundling.commands.sweep.schema import (
     PRETRAIN_OF,
     PRETRAININGS,
     Filled,
@@ -20,6 +19,7 @@ from groundling.commands.sweep.parts import (
     Tuning,
     Variant,
     agrees,
+    check_folders,
     references,
     slug,
     spelt,

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated
 
-from groundling.command import SHARED, Command
+from groundling.command_line import SHARED, Command
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import CaptionColumns
 from groundling.settings.training import Examining, TrainConfig, check_held

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,11 +12,14 @@ from typing import Any
 import torch
 from accelerate import PartialState
 from accelerate.utils import broadcast_object_list
-from transformers import PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from tokenizers.models import BPE
+from tokenizers.pre_tokenizers import ByteLevel
+from tokenizers.trainers import BpeTrainer
+from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokenizerBase
 
 from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.commands.teach.new_clip import clip_tokenizer, small_clip
-from groundling.core.keyed import seed_of
+from groundling.core.rng import seed_of
 from groundling.data.captions.captions import (
     Captioned,
     find_images,
@@ -23,19 +27,96 @@ from groundling.data.captions.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.captions.samples import CaptionSamples, Cut
+from groundling.data.image_samples import CaptionSamples, Cut
 from groundling.data.samples import WindowInput
 from groundling.models.clip import TwoTowers, load_two_towers
 from groundling.models.loading import load_tokenizer, precision_note
+from groundling.objectives import fewer_negatives
 from groundling.objectives.contrast import Contrast
-from groundling.objectives.making import fewer_negatives
 from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import Examining, TrainConfig
 from groundling.stats.retrieval import MEAN, retrieval
-from groundling.training.exams import Exam
+from groundling.training.evaluation import Exam
 from groundling.training.held_out import exam_every, flattery, learned_too
 from groundling.training.loop import train
+
+# A CLIP from nothing: its tokenizer, learned from captions, and its untrained towers.
+
+START = "<|startoftext|>"
+END = "<|endoftext|>"
+WORD_END = "</w>"
+"""How CLIP's pieces mark the end of a word."""
+HEAD_WIDTH = 32
+"""Width of an attention head."""
+WORD_SPREAD = 5.0
+"""Factor on the initial word embeddings. CLIP's standard deviation of 0.02 suits long training; in a short one, words
+are learned sooner from larger ones."""
+
+
+def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
+    """CLIP's byte-pair tokenizer with its pieces learned from `texts`; adds start and end tokens.
+
+    Args:
+        texts: what the merges are learned from.
+        vocabulary: most pieces, start and end token included; texts of few words yield fewer.
+    """
+    template = CLIPTokenizer().backend_tokenizer
+    learner = Tokenizer(BPE(end_of_word_suffix=WORD_END))
+    learner.normalizer = template.normalizer
+    learner.pre_tokenizer = template.pre_tokenizer
+    alphabet = sorted(ByteLevel.alphabet())
+    endings = [letter + WORD_END for letter in alphabet]
+    trainer = BpeTrainer(
+        vocab_size=vocabulary - 2,
+        initial_alphabet=alphabet,
+        # Numbered here, or the trainer numbers them as its hash table happens to list them, and breaks ties by number.
+        special_tokens=endings,
+        end_of_word_suffix=WORD_END,
+        show_progress=False,
+    )
+    learner.train_from_iterator(texts, trainer)
+    # The engine shows its merges in its JSON form only, each as a pair of pieces. (Any: transformers takes such pairs,
+    # but its annotation says strings.)
+    merges: list[Any] = [tuple(pair) for pair in json.loads(learner.to_str())["model"]["merges"]]
+    merged = [left + right for left, right in merges]
+    pieces = dict.fromkeys([*alphabet, *endings, *merged, START, END])
+    ids = {piece: number for number, piece in enumerate(pieces)}
+    return CLIPTokenizer(vocab=ids, merges=merges)
+
+
+def small_clip(config: TeachConfig, tokenizer: PreTrainedTokenizerBase) -> CLIPModel:
+    """An untrained HF CLIP of the configured size; its weights follow torch's global seed."""
+    vision_width, vision_layers = config.vision
+    text_width, text_layers = config.text
+    text = {
+        "vocab_size": len(tokenizer),
+        "hidden_size": text_width,
+        "num_hidden_layers": text_layers,
+        "num_attention_heads": max(1, text_width // HEAD_WIDTH),
+        "intermediate_size": 4 * text_width,
+        "max_position_embeddings": config.window,
+        "projection_dim": config.projection,
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": tokenizer.eos_token_id,
+        "pad_token_id": tokenizer.pad_token_id,
+    }
+    vision = {
+        "hidden_size": vision_width,
+        "num_hidden_layers": vision_layers,
+        "num_attention_heads": max(1, vision_width // HEAD_WIDTH),
+        "intermediate_size": 4 * vision_width,
+        "image_size": config.size,
+        "patch_size": config.patch,
+        "projection_dim": config.projection,
+    }
+    clip = CLIPModel(
+        CLIPConfig(projection_dim=config.projection, text_config=text, vision_config=vision)
+    )
+    with torch.no_grad():
+        clip.text_model.embeddings.token_embedding.weight.mul_(WORD_SPREAD)
+    return clip
+
 
 COUNTS = ("images", "captions")
 """What `retrieval` tells besides scores."""

@@ -19,7 +19,7 @@ from tokenizers import Tokenizer
 from groundling.core.errors import InputError, first_line, reading
 from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
 from groundling.data.tables import OWN, not_utf8
-from groundling.data.text.lexicon import Lexicon
+from groundling.data.text.words import Lexicon
 
 Item = TypeVar("Item")
 

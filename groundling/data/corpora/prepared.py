@@ -59,7 +59,7 @@ from groundling.data.shards import (
     read_index,
     shard_file,
 )
-from groundling.data.text.lexicon import Lexicon
+from groundling.data.text.words import Lexicon
 from groundling.runs.folder import PREPARED, json_text
 from groundling.runs.hashing import CACHE, cache_folder, data_hash, hashes_of, remember
 from groundling.runs.jobs import cores, side_by_side

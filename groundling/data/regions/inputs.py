@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
+from groundling.data.image_samples import Mirrored, Pictured, files_below, only
 from groundling.data.images import Names, Picture, other_shape, read_picture, unread_images
-from groundling.data.regions.paired import RegionSamples, Seeing, Store
-from groundling.data.regions.pictures import Mirrored, Pictured, files_below, only
+from groundling.data.regions.samples import RegionSamples, Seeing, Store
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.stores import SeveralStores, unlike
 from groundling.data.samples import Samples, untagged

@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Inputs, RunFolder, Written
+from groundling.runs.outputs import Inputs, RunFolder, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -241,7 +241,7 @@ regions are grouped by them."""
 LOOK = Command(
     "look",
     "a page to look at: which regions a model's words attend to, head by head, on your own photo",
-    "groundling.studies.attention.look:write_pages",
+    "groundling.studies.attention.page:write_pages",
     {"_own": LookConfig()},
     title=TITLE,
     example='groundling look runs/read --image pier.jpg --text "is it a dog ?" --out look.html',

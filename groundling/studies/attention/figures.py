@@ -16,10 +16,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from groundling.core.errors import InputError
-from groundling.runs.charts import BLUE, GREEN, GREY, ORANGE, VERMILION
 from groundling.runs.folder import disk_errors, read_json, write_whole
-from groundling.runs.report import new_figure
-from groundling.runs.work import Work
+from groundling.runs.progress import Work
+from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure
 from groundling.studies.attention.commands import FiguresConfig
 
 if TYPE_CHECKING:

@@ -16,15 +16,14 @@ import torch
 
 from groundling.core.batch import Example, needed
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.models.weights import saved_sha256
+from groundling.core.registry import named
+from groundling.models.loading import saved_sha256
 from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run
-from groundling.studies.attention.attending import Attended
 from groundling.studies.attention.commands import Attending, HeadsConfig
-from groundling.studies.attention.grounding import Grounding, Phrase, Reading, State
-from groundling.studies.attention.leaderboard import Board, halves
+from groundling.studies.attention.grounding import Board, Grounding, Phrase, Reading, State, halves
+from groundling.studies.attention.inspected_models import Attended
 from groundling.studies.attention.passes import Look, read_all
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from groundling.core.batch import Sample
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.models.attention import AttentionMap, Place, Places
 from groundling.stats.resampling import interval, resampled
 from groundling.studies.attention.passes import BySample, Rows, Seen, Sums

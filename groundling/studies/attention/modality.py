@@ -19,8 +19,7 @@ from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.ablation import Ablation
-from groundling.studies.attention.attribution import CLOSE, COMPLETE, Explained
+from groundling.studies.attention.attribution import CLOSE, COMPLETE, Ablation, Explained
 from groundling.studies.attention.commands import Attending, ModalityConfig
 from groundling.studies.attention.importance import (
     KINDS,
@@ -31,14 +30,14 @@ from groundling.studies.attention.importance import (
     Query,
     compared,
 )
-from groundling.studies.attention.passes import Consumer, Look, Pass, read_all
-from groundling.studies.attention.subjects import (
+from groundling.studies.attention.inspected_models import (
     Subject,
     check_labels,
     examples_of,
     reads_pixels,
     subject_of,
 )
+from groundling.studies.attention.passes import Consumer, Look, Pass, read_all
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.single_stream import SingleStream
 

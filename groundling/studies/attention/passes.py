@@ -21,7 +21,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import Samples
 from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap
-from groundling.models.kinds import Student
+from groundling.models.formats import Student
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.progress import followed
 

@@ -21,7 +21,7 @@ import torch
 
 from groundling.core.batch import Example, Gold, needed
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import Mark
+from groundling.data.regions.samples import Mark
 from groundling.data.text.parses import (
     ROOT,
     Parse,
@@ -34,10 +34,9 @@ from groundling.data.text.parses import (
 )
 from groundling.models.attention import AttentionMap, Place
 from groundling.runs.folder import write_whole
+from groundling.runs.progress import Work
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run
-from groundling.runs.work import Work
-from groundling.studies.attention.attending import Attended
 from groundling.studies.attention.commands import (
     GOLD,
     Attending,
@@ -45,17 +44,19 @@ from groundling.studies.attention.commands import (
     SyntaxConfig,
     parses_of,
 )
-from groundling.studies.attention.dependencies import Scheme, relabelled
+from groundling.studies.attention.dependency_labels import Scheme, relabelled
 from groundling.studies.attention.grounding import (
     MEASURES,
     POINTING,
+    Board,
     Facts,
     Grounding,
     Hits,
     Phrase,
     State,
+    halves,
 )
-from groundling.studies.attention.leaderboard import Board, halves
+from groundling.studies.attention.inspected_models import Attended
 from groundling.studies.attention.passes import Look, Sums, read_all
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, Caption, captions
 from groundling.tasks.flickr_entities import Phrase as Entity

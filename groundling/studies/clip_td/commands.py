@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -91,7 +91,7 @@ def reads_wordnet(config: ShiftConfig) -> bool:
 
 def shift_inputs(config: ShiftConfig) -> Inputs:
     """What tells runs apart beside their settings."""
-    from groundling.studies.clip_td.wordnet import wordnet_folder
+    from groundling.studies.clip_td.explicit_mitigation import wordnet_folder
     from groundling.tasks.vcr import ANSWER
 
     return {
@@ -148,7 +148,7 @@ def ensemble_inputs(config: EnsembleConfig) -> Inputs:
 ENSEMBLE = Command(
     "ensemble",
     "several finished runs' probabilities, averaged and scored as one",
-    "groundling.studies.clip_td.ensemble:ensemble",
+    "groundling.studies.clip_td.combined_runs:ensemble",
     {"_own": EnsembleConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling ensemble runs/one runs/other --task vcr/answer --data vcr_data --out "
@@ -198,7 +198,7 @@ def vcr_inputs(config: VcrConfig) -> Inputs:
 VCR = Command(
     "vcr",
     "VCR's joint score and server file, from runs on its answers and on its rationales",
-    "groundling.studies.clip_td.vcr:vcr",
+    "groundling.studies.clip_td.combined_runs:vcr",
     {"_own": VcrConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling vcr --answers runs/answer --rationales runs/rationale --data vcr_data --out "

@@ -16,13 +16,14 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.forms import Answer, Choose, Classify
 from groundling.core.metrics import collapsed
-from groundling.data.clusters import Clusters, kmeans_1d
+from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.registry import named
+from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.samples import rows_of, thinned
-from groundling.prediction.matching import (
+from groundling.prediction.predictions import told_of
+from groundling.prediction.similarity import (
     BATCH,
     ByCosine,
     ByMatchHead,
@@ -31,15 +32,14 @@ from groundling.prediction.matching import (
     finite,
     same_for_same,
 )
-from groundling.prediction.predictions import told_of
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
 from groundling.settings.inputs import RegionInput
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
-from groundling.tasks.beside import with_others
-from groundling.teachers.cache import FeatureCache, cache_folder
+from groundling.tasks.splits import with_others
+from groundling.teachers.dataset import FeatureCache, cache_folder
 from groundling.training.evaluation import Scores, most_likely, write_answers
 
 Protocol = Literal["iqa", "ia"]

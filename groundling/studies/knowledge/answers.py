@@ -21,9 +21,8 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextInput, TextSamples, WindowInput
 from groundling.data.text.words import spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text
-from groundling.models.heads import LMHead
+from groundling.models.heads import LMHead, start_lm_head
 from groundling.models.loading import load_config
-from groundling.models.saved_heads import start_lm_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.runs.progress import followed
 from groundling.studies.knowledge.visual_facts import MASK, VisualFact

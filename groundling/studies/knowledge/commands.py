@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from groundling.command import Command
-from groundling.runs.leaves import Inputs, RunFolder
+from groundling.command_line import Command
+from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
 
 

@@ -2,34 +2,398 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
 
+from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.core.errors import InputError
-from groundling.data.samples import thinned
+from groundling.core.rng import generator
+from groundling.data.samples import TextSamples, thinned
+from groundling.data.text.words import spans
+from groundling.models.clip import CLIP_LIKE
+from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
+from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
-from groundling.runs.progress import say_notes
+from groundling.runs.progress import followed, say_notes
 from groundling.runs.report import table
 from groundling.runs.run import Run
+from groundling.stats.resampling import interval, resampled
 from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.likelihood import LanguageModel
-from groundling.studies.knowledge.minimal_pairs import MinimalPair, read_minimal_pairs
-from groundling.studies.knowledge.preferences import (
-    EWOK,
-    PAIR,
-    Estimate,
-    Rule,
-    as_json,
-    estimate,
-    grouped,
-    less,
-    macro,
-)
+from groundling.studies.knowledge.minimal_pairs import MinimalPair, Text, read_minimal_pairs
 from groundling.training.evaluation import Scores
+
+# How likely a masked or a causal language model finds texts: pseudo-log-likelihood, or log-likelihood.
+
+Masking = Literal["within-word", "original"]
+"""What is masked while a piece is scored: it and the later pieces of its word, or it alone."""
+
+ROOM = 8192
+"""Pieces read at a time, padding included."""
+CAUSAL_ROOM = 1024
+"""The same of a causal model, whose head is called at every piece: a vocabulary of numbers each."""
+
+NO_HEAD = (
+    "expected a masked language model, such as `groundling adapt --arm mlm` writes, or a causal one"
+)
+
+
+class Likelihoods(NamedTuple):
+    """How likely N texts are."""
+
+    sums: np.ndarray
+    """(N,) float64, natural logarithm, summed over scored pieces; NaN where there are none."""
+    pieces: np.ndarray
+    """(N,) int64: how many pieces were scored; 0 of a text too long for the model, or without anything to score."""
+
+
+class Copy(NamedTuple):
+    """A text as it is read for the sake of some of its pieces."""
+
+    text: int
+    """Which text."""
+    row: Row
+    """T pieces, those that must not be seen replaced by masks."""
+    places: np.ndarray
+    """(K,) int64: the positions whose states predict."""
+    targets: np.ndarray
+    """(K,) int64: the pieces that they should predict."""
+
+
+Logits = Callable[[Batch, Tensor, Tensor], Tensor]
+"""Of a batch (N, T), rows (K,) and positions (K,), what stands at these positions: (K, vocabulary)."""
+
+
+class LanguageModel:
+    """A masked or causal language model from a folder or hub id, whose head is only called where a piece is scored."""
+
+    def __init__(self, source: str | Path, device: torch.device, max_length: int = 0) -> None:
+        """Texts may have `max_length` pieces with special ones, 0: what the model can take.
+
+        Raises InputError for a model without such a head, or one without a mask token.
+        """
+        config = load_config(source)
+        if config.model_type in CLIP_LIKE:
+            raise InputError(f"{source}: a CLIP-like model is no language model; {NO_HEAD}")
+        if config.is_encoder_decoder:
+            raise InputError(f"{source}: an encoder with a decoder; {NO_HEAD}")
+        self.causal = is_causal(config)
+        self.text, self.logits = _loaded(source, self.causal, device)
+        tokenizer = self.text.tokenizer
+        if not self.causal and tokenizer.mask_token_id is None:
+            raise InputError(f"{source}: the tokenizer has no mask token; {NO_HEAD}")
+        self.mask = tokenizer.mask_token_id
+        self.start = [] if not self.causal else _start(tokenizer)
+        self.device = device
+        most = self.text.max_length - len(self.start)
+        self.window = min(max_length, most) if max_length else most
+
+    @torch.no_grad()
+    def score(self, texts: Sequence[Text], masking: Masking = "within-word") -> Likelihoods:
+        """The (pseudo-)log-likelihood of every text's scored words; what stands before them is given.
+
+        Of a masked model: the sum over pieces of the log-probability of the piece where it is masked (Salazar et al.
+        2020, Eq. 1), and with it, unless `masking` is `original`, the later pieces of its word (Kauf and Ivanova 2023,
+        PLL-word-l2r), for a word's end gives its beginning away. Of a causal model: its log-likelihood, from the first
+        piece on where the tokenizer has a start or end token to begin with.
+        """
+        rows = self._rows(texts)
+        # What reads alike is read once, so that it scores alike, too.
+        first: dict[tuple[bytes, ...], int] = {}
+        same = np.arange(len(texts))
+        for number, (row, scored) in enumerate(rows):
+            read = tuple(part.tobytes() for part in (row.ids, row.word, scored))
+            same[number] = first.setdefault(read, number)
+        sums = np.zeros(len(texts))
+        pieces = np.zeros(len(texts), np.int64)
+        order = sorted(first.values(), key=lambda number: len(rows[number][0].ids))
+        copies = (
+            copy
+            for number in followed(order, "texts", "text")
+            for copy in self._copies(number, *rows[number], masking)
+        )
+        for batch in _filled(copies, CAUSAL_ROOM if self.causal else ROOM):
+            for copy, found in zip(batch, self._log_probabilities(batch), strict=True):
+                sums[copy.text] += found.sum()
+                pieces[copy.text] += len(found)
+        sums[pieces == 0] = np.nan
+        return Likelihoods(sums[same], pieces[same])
+
+    def _rows(self, texts: Sequence[Text]) -> list[tuple[Row, np.ndarray]]:
+        """Each text's pieces and which of them are scored (T,); none of a text that is too long."""
+        text_input, _ = self.text.inputs(self.window)
+        examples = [Example(str(number), text.whole) for number, text in enumerate(texts)]
+        samples = TextSamples(examples, text_input).get(range(len(texts)))
+        rows = []
+        for text, sample in zip(texts, samples, strict=True):
+            row = _with_words(needed(sample.text, "text", "a language model"))
+            scored = ~row.special & (sample.dropped == 0)
+            if text.start:
+                context = int((spans(text.whole)[:, 0] < text.start).sum())
+                scored &= row.word >= context
+            rows.append((row, scored))
+        return rows
+
+    def _copies(
+        self, number: int, row: Row, scored: np.ndarray, masking: Masking
+    ) -> Iterator[Copy]:
+        """What must be read to score some pieces (T,) of a text: it once, or once with each of them masked."""
+        scored_places = np.flatnonzero(scored)
+        if self.causal:
+            copy = self._read_on(number, row, scored_places)
+            if len(copy.places):
+                yield copy
+            return
+        every = np.arange(len(row.ids))
+        for place in scored_places:
+            hidden = every == place
+            if masking == "within-word":
+                hidden |= scored & (row.word == row.word[place]) & (every > place)
+            masked = replace(row, ids=np.where(hidden, self.mask, row.ids))
+            yield Copy(number, masked, np.array([place]), row.ids[[place]])
+
+    def _read_on(self, number: int, row: Row, places: np.ndarray) -> Copy:
+        """The text once, each piece predicted at the one before it; a first piece with nothing before is not scored."""
+        before = len(self.start)
+        ids = np.concatenate([np.array(self.start, np.int64), row.ids])
+        longer = row.take(np.r_[np.zeros(before, np.int64), np.arange(len(row.ids))])
+        places = places[places + before > 0] + before
+        return Copy(number, replace(longer, ids=ids), places - 1, ids[places])
+
+    def _log_probabilities(self, copies: Sequence[Copy]) -> list[np.ndarray]:
+        """Of each copy the log-probabilities of its targets, (K,) float64."""
+        batch = collate([Sample(str(copy.text), copy.row) for copy in copies]).to(self.device)
+        sizes = [len(copy.places) for copy in copies]
+        rows = torch.from_numpy(np.repeat(np.arange(len(copies)), sizes)).to(self.device)
+        places = torch.from_numpy(np.concatenate([copy.places for copy in copies])).to(self.device)
+        targets = torch.from_numpy(np.concatenate([copy.targets for copy in copies]))
+        logits = self.logits(batch, rows, places).float()
+        logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
+        found = logs.double().cpu().numpy()
+        if not np.isfinite(found).all():
+            raise InputError("the model gives probabilities that are no numbers; is it damaged?")
+        return np.split(found, np.cumsum(sizes)[:-1])
+
+
+def _with_words(row: Row) -> Row:
+    """A row in which a piece without a raw word (a space by itself) belongs to the word after it, as tokenizers say."""
+    none = row.word < 0
+    following = np.where(none, row.word.max() + 1, row.word)
+    next_word = np.minimum.accumulate(following[::-1])[::-1]
+    return replace(row, word=np.where(none, next_word, row.word))
+
+
+def _filled(copies: Iterator[Copy], room: int) -> Iterator[list[Copy]]:
+    """Copies, whose lengths rise, in batches of at most `room` pieces, or of one copy."""
+    batch: list[Copy] = []
+    for copy in copies:
+        if batch and (len(batch) + 1) * len(copy.row.ids) > room:
+            yield batch
+            batch = []
+        batch.append(copy)
+    if batch:
+        yield batch
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def is_causal(config: Any) -> bool:
+    """Whether a configuration is of a model that reads from left to right; families of both kinds say so themselves."""
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return bool(config.to_dict().get("is_decoder"))
+    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+def _start(tokenizer: Any) -> list[int]:
+    """The piece to read before a text whose tokenizer puts none there; none if it has none."""
+    ids = tokenizer("a")["input_ids"]
+    if ids and ids[0] in tokenizer.all_special_ids:
+        return []
+    for piece in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if piece is not None:
+            return [int(piece)]
+    return []
+
+
+def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:
+    """The encoder with its tokenizer, and what gives logits: the head of an earlier run, or transformers' own."""
+    if not causal:
+        adapted = _adapted(source, device)
+        if adapted is not None:
+            return adapted
+    try:
+        model = load_weights(AutoModelForCausalLM if causal else AutoModelForMaskedLM, source)
+    except InputError as error:
+        raise InputError(f"{error}; {NO_HEAD}") from None
+    model.to(device).eval()
+    text = TextEncoder(model.base_model, load_tokenizer(source))
+
+    def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
+        tokens = needed(batch.text, "text", "a language model")
+
+        def only_these(module: Any, given: Any, out: Any) -> Any:
+            out.last_hidden_state = out.last_hidden_state[rows, places].unsqueeze(1)
+            return out
+
+        # Of a family's own head, whatever it is made of: it gets the states of these positions in place of all.
+        hook = model.base_model.register_forward_hook(only_these)
+        try:
+            out = model(input_ids=tokens.ids, attention_mask=tokens.mask.long())
+        finally:
+            hook.remove()
+        found: Tensor = out.logits[:, 0]
+        return found
+
+    return text, logits
+
+
+def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits] | None:
+    """A student with the head that `adapt` trained and left beside it; None if there is none."""
+    if not (Path(source) / HEADS).exists():
+        return None
+    text = load_text_encoder(source)
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+    if not load_head(Path(source), head, LM_HEAD):
+        return None
+    text.to(device).eval()
+    head.to(device).eval()
+
+    def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
+        encoded = text(batch)
+        states = needed(encoded.text, "text", "a language model")[rows, places]
+        found: Tensor = head(states, encoded.word_table)
+        return found
+
+    return text, logits
+
+
+# How often the better one of several scored things wins, by group, with intervals: BLiMP, EWoK, Winoground.
+
+
+class Rule(NamedTuple):
+    """When an item counts as right."""
+
+    name: str
+    """What `result.json` calls its share."""
+    chance: float
+    """What scores drawn at random reach."""
+    worth: Callable[[np.ndarray], np.ndarray]
+    """Scores (N, S) of N items, to what each is worth, 0 to 1: (N,)."""
+
+
+def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Whether one score is strictly above another."""
+    return lambda scores: (scores[:, first] > scores[:, second]).astype(float)
+
+
+def _all(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Whether all of these scores are strictly above others."""
+    return lambda scores: (
+        np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
+    )
+
+
+def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Mean over comparisons: 1 if the first is above, a half if both are equal."""
+    return lambda scores: np.mean(
+        [(1 + np.sign(scores[:, a] - scores[:, b])) / 2 for a, b in comparisons], axis=0
+    )
+
+
+PAIR = (Rule("accuracy", 1 / 2, _first_above(0, 1)),)
+"""BLiMP: the good sentence is strictly likelier; a tie is wrong (Warstadt et al. 2020, Section 4)."""
+
+EWOK = (
+    Rule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
+    Rule("both", 1 / 4, _all((0, 1), (3, 2))),
+    Rule("targets", 1 / 2, _first_above(0, 2)),
+)
+"""EWoK, of target 1 after contexts 1 and 2, then of target 2.
+
+`accuracy` (Ivanova et al. 2024; release: ewok-core/ewok-paper, analyses/scripts/ewok_analysis_utils.R): each target is
+likelier after its own context than after the other, a tie is worth a half, and an item the mean of its two targets.
+`both`: neither comparison fails or ties (`Accuracy_both` there). `targets`: after context 1, target 1 is likelier than
+target 2, which is what the BabyLM challenge of 2025 counts (release: babylm/evaluation-pipeline-2025,
+sentence_zero_shot/read_files.py).
+"""
+
+WINOGROUND = (
+    Rule("text", 1 / 4, _all((0, 1), (3, 2))),
+    Rule("image", 1 / 4, _all((0, 2), (3, 1))),
+    Rule("group", 1 / 6, _all((0, 1), (3, 2), (0, 2), (3, 1))),
+)
+"""Thrush et al. 2022, Eqs. 1 to 3, of image 0 with captions 0 and 1, then of image 1.
+
+`text`: of each image the right caption scores higher; `image`: of each caption the right image; `group`: both.
+"""
+
+
+class Estimate(NamedTuple):
+    """Means of C columns over items, and what resampling the items makes of them."""
+
+    items: int
+    """How many items."""
+    mean: np.ndarray
+    """(C,)."""
+    draws: np.ndarray
+    """(DRAWS, C)."""
+
+
+def estimate(values: np.ndarray, *key: str) -> Estimate:
+    """Of items' values (N, C) the means and their bootstrap over items; the draws are keyed, and paired over columns.
+
+    Items are drawn with replacement; as equal ones are exchangeable, only how many of each kind are drawn is.
+    """
+    kinds, counts = np.unique(values, axis=0, return_counts=True)
+    drawn = resampled(kinds, generator(0, "preferences", *key), often=counts)
+    return Estimate(len(values), values.mean(0), drawn / len(values))
+
+
+def macro(parts: Sequence[Estimate]) -> Estimate:
+    """The mean of groups' means, each group counting alike; items are drawn within groups."""
+    return Estimate(
+        sum(part.items for part in parts),
+        np.mean([part.mean for part in parts], axis=0),
+        np.mean([part.draws for part in parts], axis=0),
+    )
+
+
+def as_json(rules: Iterable[Rule], found: Estimate, first: int = 0) -> dict[str, Any]:
+    """By rule the mean and its 95 % interval, of the columns from `first` on, and the number of items."""
+    told: dict[str, Any] = {"items": found.items}
+    for column, rule in enumerate(rules, first):
+        low, high = interval(found.draws[:, column]).tolist()
+        told[rule.name] = float(found.mean[column])
+        told[f"{rule.name}_interval"] = [low, high]
+    return told
+
+
+def less(found: Estimate, columns: int) -> Estimate:
+    """The second `columns` columns less the first ones: what another model has beyond this one, item by item."""
+    mean = found.mean[columns:] - found.mean[:columns]
+    return Estimate(found.items, mean, found.draws[:, columns:] - found.draws[:, :columns])
+
+
+def grouped(names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """The numbers of the items of each group, by its name, in the order of their first item."""
+    groups: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        groups.setdefault(name, []).append(number)
+    return {name: np.array(numbers) for name, numbers in groups.items()}
+
 
 SPLIT = "pairs"
 """What the answers are filed under, for `verdict`."""

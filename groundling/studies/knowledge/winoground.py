@@ -16,15 +16,15 @@ from groundling.core.errors import InputError
 from groundling.data.images import stem
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.tables import read_json_lines
-from groundling.prediction.matching import ByCosine, ByMatchHead, Matcher, finite, same_for_same
+from groundling.prediction.similarity import ByCosine, ByMatchHead, Matcher, finite, same_for_same
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.progress import say_notes
 from groundling.runs.report import table
 from groundling.runs.run import Run
 from groundling.settings.inputs import RegionInput
 from groundling.studies.knowledge.commands import WinogroundConfig
-from groundling.studies.knowledge.preferences import WINOGROUND, as_json, estimate, less
-from groundling.teachers.cache import FeatureCache
+from groundling.studies.knowledge.pairs import WINOGROUND, as_json, estimate, less
+from groundling.teachers.dataset import FeatureCache
 from groundling.vision_language.loading import is_single_stream
 
 FILE = "examples.jsonl"

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from groundling.command import Command
-from groundling.runs.leaves import Nothing
+from groundling.command_line import Command
+from groundling.runs.outputs import Nothing
 from groundling.settings.fields import Settings, needed
 
 

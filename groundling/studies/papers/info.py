@@ -27,7 +27,7 @@ from groundling.models.crossmodal import LAYERS, cross_layers
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.runs.folder import json_text
-from groundling.runs.work import Work
+from groundling.runs.progress import Work
 from groundling.studies.papers.commands import InfoConfig
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import JOIN

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Inputs, RunFolder, Written
+from groundling.runs.outputs import Inputs, RunFolder, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -65,7 +65,7 @@ class WorldConfig(Settings):
 DATA_WORLD = Command(
     "data world",
     "render a world whose nouns have looks that only images show",
-    "groundling.studies.worlds.render:render_world",
+    "groundling.studies.worlds.data_sets:render_world",
     {"_own": WorldConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling data world --out runs/world",
@@ -90,7 +90,7 @@ class TasksConfig(Settings):
 DATA_TASKS = Command(
     "data tasks",
     "a rendered world as six vision-and-language data sets, with captions and boxes",
-    "groundling.studies.worlds.render:render_tasks",
+    "groundling.studies.worlds.data_sets:render_tasks",
     {"_own": TasksConfig(), "world": WorldConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling data tasks --out runs/vision",

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from groundling.check.own_files import count_lines
 from groundling.check.places import Layout, Match, Place, Report
-from groundling.check.tasks import examples_of
+from groundling.check.tasks import count_lines, examples_of
 from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 
 MARK = "world.json"

@@ -24,7 +24,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples
 from groundling.data.tables import columns_of, read_tsv
 from groundling.data.text.words import spans
-from groundling.models.kinds import Student
+from groundling.models.formats import Student
 from groundling.runs.run import Part, Run
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import ProbeConfig

@@ -17,13 +17,13 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.sweep.miniature import LENGTH, SIDE, StandIns
-from groundling.commands.sweep.parts import Source, slug
+from groundling.commands.sweep.run import LENGTH, SIDE, StandIns
+from groundling.commands.sweep.schema import Source, slug
 from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify, Form
-from groundling.core.keyed import seed_of
+from groundling.core.output_types import Classify, Form
+from groundling.core.rng import seed_of
 from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.tables import lines_of
@@ -32,7 +32,7 @@ from groundling.runs.folder import json_text, read_json, whole_folder, write_who
 from groundling.settings.fields import configured
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
-from groundling.studies.worlds.encoder import new_encoder
+from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, Reader

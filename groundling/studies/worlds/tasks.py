@@ -10,8 +10,8 @@ from pathlib import Path
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.forms import Classify
 from groundling.core.metrics import ACCURACY
+from groundling.core.output_types import Classify
 from groundling.data.tables import read_tsv
 from groundling.tasks import Task
 

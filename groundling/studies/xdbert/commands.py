@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.command import Command
+from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.leaves import Inputs, RunFolder, Written
+from groundling.runs.outputs import Inputs, RunFolder, Written
 from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
 from groundling.settings.inputs import CaptionColumns
 
@@ -80,7 +80,7 @@ class CountsConfig(Settings):
 DATA_COUNTS = Command(
     "data counts",
     "how often captions have each word, for `grounded`",
-    "groundling.studies.xdbert.word_counts:count",
+    "groundling.studies.xdbert.grounded:count",
     {"_own": CountsConfig()},
     title="XDBERT: words, and the diversity of attention",
     example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "

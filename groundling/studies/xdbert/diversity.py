@@ -25,8 +25,8 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Example, Row, collate, needed
 from groundling.core.errors import InputError
-from groundling.core.find import named
-from groundling.core.keyed import generator
+from groundling.core.registry import named
+from groundling.core.rng import generator
 from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.samples import TextSamples, thinned
 from groundling.data.text.words import spans, stop_words

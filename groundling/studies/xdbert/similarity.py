@@ -15,7 +15,7 @@ import numpy as np
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
-from groundling.core.keyed import generator
+from groundling.core.rng import generator
 from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.loading import load_config
 from groundling.models.text import load_text_encoder

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, Sizes
 from groundling.core.documented import documented
-from groundling.core.find import built, is_outside, named
+from groundling.core.registry import built, is_outside, named
 from groundling.settings.objectives import Adversarial
 
 Terms = Mapping[str, Tensor]

@@ -10,12 +10,12 @@ import torch
 import toys
 
 from groundling.core.batch import Example
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import Part
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.studies.attention import attribution
-from groundling.studies.attention.subjects import Match
+from groundling.studies.attention.inspected_models import Match
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.vlbert import vlbert

@@ -23,8 +23,8 @@ from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
-from groundling.studies.attention.attending import Attended
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
+from groundling.studies.attention.inspected_models import Attended
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.passes import BySample, Look, Seen, read_here
 from groundling.vision_language.loading import load_student

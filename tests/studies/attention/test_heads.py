@@ -23,22 +23,23 @@ from torch import Tensor
 from groundling.cli import main
 from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.paired import RegionSamples
+from groundling.data.regions.samples import RegionSamples
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
-from groundling.studies.attention.attending import OtherLooks, partners, untrained
 from groundling.studies.attention.grounding import (
+    Board,
     Facts,
     Grounding,
     Hits,
     Phrase,
     State,
+    halves,
     pieces_of,
     words_of,
 )
-from groundling.studies.attention.leaderboard import Board, halves
+from groundling.studies.attention.inspected_models import OtherLooks, partners, untrained
 from groundling.studies.attention.passes import BySample, Look, Sums, read_here
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert

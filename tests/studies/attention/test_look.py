@@ -23,12 +23,10 @@ from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import LookConfig
-from groundling.studies.attention.look import looked_at
-from groundling.studies.attention.page.looked import Looked
-from groundling.studies.attention.page.page import Look
+from groundling.studies.attention.page import Look, looked_at
+from groundling.studies.attention.page.model import Looked
 from groundling.studies.attention.page.pairs import Pair
-from groundling.studies.attention.page.ranked import Ranked
-from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, View, Word, pack
+from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, Ranked, View, Word, pack
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -357,7 +355,7 @@ def test_damaged_heads_are_refused(
 
 
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
-    monkeypatch.setattr("groundling.studies.attention.page.page.HEAVY", 1000)
+    monkeypatch.setattr("groundling.studies.attention.page.HEAVY", 1000)
     assert HEAVY > 2**24
     made = Look("title", [("m", [])])
     made.add(Pair(Example("own", "a dog")), [View([Word("a", 0)], Boxes.none(), [])])

@@ -16,11 +16,11 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
 from groundling.data.regions.store import Found, RegionWriter
-from groundling.models.saved_heads import load_head, save_heads
+from groundling.models.heads import load_head, save_heads
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
-from groundling.studies.attention.page.looked import Looked
+from groundling.studies.attention.page.model import Looked
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 

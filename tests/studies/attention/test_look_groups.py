@@ -16,10 +16,8 @@ import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.store import Found, RegionWriter
-from groundling.studies.attention.page.heat_maps import groups_of, summed
 from groundling.studies.attention.page.pairs import Entity
-from groundling.studies.attention.page.ranked import Ranked
-from groundling.studies.attention.page.views import Boxes
+from groundling.studies.attention.page.views import Boxes, Ranked, groups_of, summed
 
 CAPTION = (
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs to "

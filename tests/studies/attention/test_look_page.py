@@ -14,10 +14,9 @@ import pytest
 
 import groundling
 from groundling.core.batch import Example
-from groundling.studies.attention.page.page import Look
+from groundling.studies.attention.page import Look
 from groundling.studies.attention.page.pairs import Change, Pair
-from groundling.studies.attention.page.ranked import Ranked
-from groundling.studies.attention.page.views import Answer, Boxes, Layer, View, Word
+from groundling.studies.attention.page.views import Answer, Boxes, Layer, Ranked, View, Word
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300

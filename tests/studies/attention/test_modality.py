@@ -23,14 +23,14 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Batch, Example, Row, Sample, collate
 from groundling.core.errors import InputError
-from groundling.core.forms import Answer, Choose, Classify, Pick, Regress
 from groundling.core.metrics import ACCURACY, F1
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.core.output_types import Answer, Choose, Classify, Pick, Regress
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
 from groundling.models.attention import AttentionMap, Place, Places
 from groundling.models.clip import load_frozen_clip
-from groundling.models.saved_heads import LM_HEAD, save_heads
+from groundling.models.heads import LM_HEAD, save_heads
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
@@ -38,7 +38,7 @@ from groundling.settings.fields import configured
 from groundling.settings.inputs import OwnFile
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.ablation import (
+from groundling.studies.attention.attribution import (
     GIVEN,
     Measured,
     in_other_order,
@@ -58,8 +58,13 @@ from groundling.studies.attention.importance import (
     masses_of,
     right_row,
 )
+from groundling.studies.attention.inspected_models import (
+    HiddenWords,
+    Match,
+    RightAnswer,
+    right_share,
+)
 from groundling.studies.attention.passes import Seen, Sums, read_here
-from groundling.studies.attention.subjects import HiddenWords, Match, RightAnswer, right_share
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert

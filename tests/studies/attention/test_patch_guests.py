@@ -31,18 +31,18 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Example, Gold, collate
 from groundling.core.errors import InputError
 from groundling.data.images import read_picture
-from groundling.data.regions.paired import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, Place
 from groundling.settings.fields import configured
-from groundling.studies.attention.attending import Attended, untrained
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.grounding import pointing
-from groundling.studies.attention.models.clip_looks import ClipLooks, shown_by
-from groundling.studies.attention.models.patches import PatchReader, PatchStore, in_patches
+from groundling.studies.attention.inspected_models import Attended, untrained
+from groundling.studies.attention.models import PatchReader, PatchStore, in_patches
+from groundling.studies.attention.models.clip import ClipLooks, shown_by
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
-from groundling.studies.attention.page.looked import Looked
-from groundling.studies.attention.page.page import Ranked
+from groundling.studies.attention.page import Ranked
+from groundling.studies.attention.page.model import Looked
 from groundling.vision_language.loading import load_student, load_viewed
 
 TEXTS = ("a red dog runs", "two cats")

@@ -25,7 +25,7 @@ from groundling.data.regions.store import Found, RegionWriter
 from groundling.data.samples import TextInput
 from groundling.data.shards import Part
 from groundling.data.text.parses import ROOT, Parse, Word, aligned, parses_by, read_parses, written
-from groundling.studies.attention.dependencies import Scheme, relabelled
+from groundling.studies.attention.dependency_labels import Scheme, relabelled
 from groundling.studies.attention.grounding import State
 from groundling.studies.attention.passes import Look, read_here
 from groundling.studies.attention.syntax import (

@@ -14,7 +14,7 @@ from builders.tasks import vqa_answers
 from homes import STEPS, answers, put, rte, student
 from scipy.special import softmax
 
-import groundling.studies.clip_td.ensemble
+import groundling.studies.clip_td.combined_runs
 import groundling.training.evaluation
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
@@ -138,7 +138,7 @@ def test_of_many_answers_the_likely_ones_are_averaged(
     finetune(config, steps, tmp_path / "full")
     full = EnsembleConfig((str(tmp_path / "full"),), "vqa", str(folder))
     in_full = ensemble(full, tmp_path / "full-mean")
-    for module in (groundling.training.evaluation, groundling.studies.clip_td.ensemble):
+    for module in (groundling.training.evaluation, groundling.studies.clip_td.combined_runs):
         monkeypatch.setattr(module, "MANY", 2)
     finetune(config, steps, tmp_path / "many")
     line = answers(tmp_path / "many/seed-0/predictions_val.jsonl")[0]

@@ -23,12 +23,23 @@ from groundling.core.errors import InputError
 from groundling.settings.fields import changed
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
-from groundling.studies.clip_td.lines import PARTS, Line, read_lines
-from groundling.studies.clip_td.masking import Attack, masked, positions, to_hide
-from groundling.studies.clip_td.overlap import compared, tags_alone
-from groundling.studies.clip_td.pronouns import plural, shifted, singular
-from groundling.studies.clip_td.synonyms import Editor
-from groundling.studies.clip_td.wordnet import WordNet, article, inflected, wordnet_folder
+from groundling.studies.clip_td.explicit_mitigation import (
+    Editor,
+    WordNet,
+    article,
+    inflected,
+    wordnet_folder,
+)
+from groundling.studies.clip_td.lines import PARTS, Line, compared, read_lines, tags_alone
+from groundling.studies.clip_td.shortcut_mitigation import (
+    Attack,
+    masked,
+    plural,
+    positions,
+    shifted_by_rules,
+    singular,
+    to_hide,
+)
 from groundling.studies.clip_td.zero_shot import choose
 from groundling.tasks.vcr import items
 
@@ -145,7 +156,9 @@ def test_which_questions_a_rule_is_for(tmp_path: Path, question: str, applies: t
 
 def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None:
     rationales = ("[1] talks .", "[2] talks .", "They talk .", "Yes .")
-    (edited,) = shifted([line(tmp_path, rationales=rationales, right=(0, 1))], [singular]).lines
+    (edited,) = shifted_by_rules(
+        [line(tmp_path, rationales=rationales, right=(0, 1))], [singular]
+    ).lines
     assert edited.item.rationales == [
         tokens("[0] talks ."),
         tokens("He talks ."),

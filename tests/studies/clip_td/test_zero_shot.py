@@ -30,13 +30,13 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.data.clusters import kmeans_1d
-from groundling.data.regions.paired import RegionSamples
+from groundling.data.kmeans import kmeans_1d
+from groundling.data.regions.samples import RegionSamples
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextSamples
-from groundling.models.saved_heads import HEADS, load_head
+from groundling.models.heads import HEADS, load_head
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.prediction.matching import same_for_same
+from groundling.prediction.similarity import same_for_same
 from groundling.settings.fields import configured
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import ZERO_SHOT as zero_shot

@@ -21,7 +21,7 @@ from transformers import (
 
 from groundling.api import function_of
 from groundling.core.errors import InputError
-from groundling.models.saved_heads import HEADS
+from groundling.models.heads import HEADS
 from groundling.studies.knowledge.answers import Part, embedder, embedding, fill_mask, stroop
 from groundling.studies.knowledge.ask import measure, summary
 from groundling.studies.knowledge.commands import ASK as ask

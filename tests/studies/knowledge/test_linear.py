@@ -20,9 +20,9 @@ from groundling.core.metrics import SPEARMAN
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.text import load_text_encoder
 from groundling.studies.knowledge.answers import noun_states
+from groundling.studies.knowledge.ask import PENALTIES, compared, folds_of, nouns_of, read
 from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
-from groundling.studies.knowledge.linear import PENALTIES, compared, folds_of, nouns_of, read
 from groundling.studies.knowledge.visual_facts import (
     COLOURS,
     VisualFact,

@@ -17,18 +17,23 @@ import toys
 import transformers as hf
 from homes import put, table
 
-import groundling.studies.knowledge.likelihood
+import groundling.studies.knowledge.pairs
 from groundling.api import function_of
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.models.heads import LMHead
-from groundling.models.saved_heads import LM_HEAD, save_heads
+from groundling.models.heads import LM_HEAD, LMHead, save_heads
 from groundling.stats.finished_runs import collect
 from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.likelihood import LanguageModel
 from groundling.studies.knowledge.minimal_pairs import Text, read_minimal_pairs
-from groundling.studies.knowledge.preferences import EWOK, PAIR, WINOGROUND, estimate, macro
+from groundling.studies.knowledge.pairs import (
+    EWOK,
+    PAIR,
+    WINOGROUND,
+    LanguageModel,
+    estimate,
+    macro,
+)
 from groundling.studies.knowledge.winoground import read_winoground
 
 CPU = torch.device("cpu")
@@ -133,7 +138,7 @@ def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
 def test_pseudo_log_likelihood_is_its_definition(
     name: str, places: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groundling.studies.knowledge.likelihood, "ROOM", 64)  # several batches
+    monkeypatch.setattr(groundling.studies.knowledge.pairs, "ROOM", 64)  # several batches
     folder = places(name)
     model = LanguageModel(folder, CPU)
     for masking in ("within-word", "original"):

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.command.names import TOLD
+from groundling.command_line.names import TOLD
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import Plan
 from groundling.commands.sweep.steps import steps_of
-from groundling.core.find import instances
-from groundling.core.forms import Answer, Choose
+from groundling.core.output_types import Answer, Choose
+from groundling.core.registry import instances
 from groundling.tasks import Task
 
 SWEEPS = sorted((Path(__file__).parents[3] / "sweeps").glob("*.toml"))

@@ -17,8 +17,8 @@ from typing import Any
 import pytest
 
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.parts import spelt
 from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.schema import spelt
 from groundling.commands.sweep.steps import Step, steps_of
 
 SWEEPS = Path(__file__).parents[3] / "sweeps"

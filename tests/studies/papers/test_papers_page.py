@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from groundling.command import COMMANDS
+from groundling.command_line import COMMANDS
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.parts import Note, agrees, defaults_of, spelt
+from groundling.commands.sweep.schema import Note, agrees, defaults_of, spelt
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flat
 

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from groundling.cli import main
-from groundling.command.names import TASKS
+from groundling.command_line.names import TASKS
+from groundling.command_line.names import published as reported
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.parts import Note, agrees, mark, slug, spelt
 from groundling.commands.sweep.plan import columns
+from groundling.commands.sweep.schema import Note, agrees, mark, slug, spelt
 from groundling.commands.sweep.steps import steps_of
-from groundling.core.find import instances
+from groundling.core.registry import instances
 from groundling.settings.fields import changed, configured
-from groundling.stats.published import published as reported
 from groundling.tasks import Task
 
 FILE = """

@@ -14,17 +14,26 @@ from homes import Here, digests, never
 from PIL import Image
 
 from groundling.core.errors import InputError
-from groundling.runs.charts import Panel, panels
 from groundling.runs.jobs import Job
-from groundling.runs.report import Picture, Section, in_two_widths, svg_of, table, write_report
+from groundling.runs.report import (
+    Panel,
+    Picture,
+    Section,
+    in_two_widths,
+    panels,
+    svg_of,
+    table,
+    write_report,
+)
 from groundling.studies.worlds import quickstart as module
 from groundling.studies.worlds.commands import QUICKSTART as quickstart
 from groundling.studies.worlds.commands import QuickstartConfig, WorldConfig
-from groundling.studies.worlds.quickstart import ARMS, SHORT_ARMS
-from groundling.studies.worlds.quickstart_page import (
+from groundling.studies.worlds.quickstart import (
+    ARMS,
     LINEAR,
     NOTHING,
     READ_OUT,
+    SHORT_ARMS,
     TEXTUAL,
     VISUAL,
     table_rows,
@@ -115,7 +124,7 @@ def test_from_nothing_to_the_report_and_again(
         monkeypatch.setattr(f"groundling.commands.{place}.run.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
-    monkeypatch.setattr("groundling.studies.worlds.encoder.BertModel", never)
+    monkeypatch.setattr("groundling.studies.worlds.quickstart.BertModel", never)
     before = digests(out)
     assert quickstart(replace(CONFIG, processes=2), out)["arms"] == result["arms"]
     table, said, _ = capsys.readouterr().out.split("\n\n")[-3:]

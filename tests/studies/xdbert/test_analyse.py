@@ -14,7 +14,7 @@ from builders.results import write_runs
 
 from groundling.cli import main
 from groundling.core.batch import Example
-from groundling.core.find import named
+from groundling.core.registry import named
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.models.text import TextEncoder

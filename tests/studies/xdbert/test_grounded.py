@@ -19,8 +19,16 @@ from groundling.core.errors import InputError
 from groundling.data.text.words import stop_words
 from groundling.studies.xdbert.commands import DATA_COUNTS as count
 from groundling.studies.xdbert.commands import CountsConfig
-from groundling.studies.xdbert.grounded import Split, analyse, figure, listing, null_split, split
-from groundling.studies.xdbert.word_counts import Grounding, count_pieces
+from groundling.studies.xdbert.grounded import (
+    Grounding,
+    Split,
+    analyse,
+    count_pieces,
+    figure,
+    listing,
+    null_split,
+    split,
+)
 
 PRINTED = {  # totals of Appendix D's examples that agree with their texts
     21: "Security forces were on high alert after an election campaign in which more than 1,000 people, including "

@@ -22,7 +22,7 @@ from groundling.models.attention import (
     places_of_regions,
     places_of_text,
 )
-from groundling.models.kinds import Kind, RegionReader
+from groundling.models.formats import Kind, RegionReader
 from groundling.models.loading import load_tokenizer, load_weights, model_type
 from groundling.models.text import embedded_words
 

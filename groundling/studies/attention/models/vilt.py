@@ -24,10 +24,10 @@ from groundling.models.attention import (
     places_of_text,
     watching,
 )
-from groundling.models.kinds import Kind
+from groundling.models.formats import Kind
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.models.text import embedded_words
-from groundling.studies.attention.models.patches import PatchReader, in_patches, processed
+from groundling.studies.attention.models import PatchReader, in_patches, processed
 
 
 class Vilt(PatchReader):

@@ -11,11 +11,11 @@ import numpy as np
 
 from groundling.core.batch import Example, Gold
 from groundling.core.errors import InputError
-from groundling.core.find import named
+from groundling.core.registry import named
+from groundling.data.image_samples import files_below, only
 from groundling.data.images import stem
-from groundling.data.regions.pictures import files_below, only
 from groundling.data.tables import refuse_halves, texts_in, whole_rows
-from groundling.prediction.examples import split
+from groundling.prediction.inputs import split
 from groundling.studies.attention.commands import LookConfig
 from groundling.tasks import Task
 

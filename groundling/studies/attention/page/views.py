@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -15,7 +16,16 @@ from groundling.core.batch import Batch, Sample, collate, needed
 from groundling.core.errors import InputError
 from groundling.data.text.words import spans
 from groundling.models.attention import AttentionMap, Place, Places
-from groundling.models.kinds import Student
+from groundling.models.formats import Student
+from groundling.models.loading import saved_sha256
+from groundling.runs.folder import read_json
+from groundling.studies.attention.figures import heat_maps
+from groundling.studies.attention.page.pairs import Entity
+from groundling.tasks.flickr_entities import BAN
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 
 WORDS = "words"
 BOXES = "boxes"
@@ -333,3 +343,262 @@ def _words(sample: Sample, student: Student) -> Iterator[tuple[int, Word]]:
         before = word if is_raw else -1
         piece = text.engine.id_to_token(int(number)) or "?"
         yield place, Word(raw[word], int(word)) if is_raw else Word(piece)
+
+
+# Heat maps of heads: words by boxes, or by the things that a text names (VisualBERT, Figures 1 and 5).
+
+ATTENDED = 0.1
+"""Share of some word's attention from which a region of no entity stands by itself.
+
+The paper shows regions that the model is "actively attending to" and does not say how much that is.
+"""
+
+
+def drawn(view: View, heads: Sequence[str], entities: Sequence[Entity] = ()) -> Figure:
+    """Some heads (LAYER-HEAD) of a model on one image and text: words by boxes.
+
+    Where boxes are known of what the text names, its `entities`, regions are grouped by them, see `groups_of`. Raises
+    InputError for a head that there is not, and if nothing is left to draw.
+    """
+    maps = {head: view.shares(head) for head in heads}
+    if entities:
+        return _grouped(view, maps, entities)
+    boxes = [view.boxes.title(number) for number in range(len(view.boxes.places))]
+    even = [100 * view.even(head) for head in heads]
+    return heat_maps(maps, [word.text for word in view.words], boxes, "box", min(even))
+
+
+def _grouped(view: View, maps: Mapping[str, np.ndarray], entities: Sequence[Entity]) -> Figure:
+    """The text's own words by what they name."""
+    words = [place for place, word in enumerate(view.words) if word.raw >= 0]
+    of_words = {head: shares[words] for head, shares in maps.items()}
+    groups = groups_of(view.boxes, entities, np.stack(list(of_words.values())))
+    if not any(len(group.regions) for group in groups):
+        raise InputError(
+            "--heat-maps: no region shows what the text names, and no word attends to another one in these heads; "
+            "choose another example (--only), or a store whose regions fit"
+        )
+    sums = {head: summed(shares, groups) for head, shares in of_words.items()}
+    told = [view.words[place].text for place in words]
+    return heat_maps(sums, told, [group.title for group in groups], "regions, by what they show")
+
+
+class Group(NamedTuple):
+    """A column."""
+
+    title: str
+    regions: np.ndarray
+    """Numbers of its regions; none for an entity that no region shows."""
+
+
+def groups_of(boxes: Boxes, entities: Sequence[Entity], shares: np.ndarray) -> list[Group]:
+    """The regions of each entity, then the others that some word attends to, one by one and starred.
+
+    A region belongs to the entity of the gold box with which its intersection over union is largest, if that is at
+    least .5, from which `groundling heads` counts it as right; of equals the first. A patch of the photo belongs to the
+    entity of the smallest gold box around its centre. The whole image belongs to none.
+
+    Args:
+        boxes: R regions.
+        entities: what the text names, each with its boxes.
+        shares: (H, W, R), what the words give to regions in the heads that are drawn.
+    """
+    measure = _around if boxes.patches else BAN.iou
+    best = [measure(boxes.places, entity.boxes).max(1) for entity in entities]
+    overlap = np.stack(best, 1)  # (R, entities)
+    is_theirs = (overlap.max(1) >= BAN.at) & ~boxes.whole
+    nearest = overlap.argmax(1)
+    groups = []
+    for number, entity in enumerate(entities):
+        regions = np.flatnonzero(is_theirs & (nearest == number))
+        title = entity.phrase if len(regions) else f"{entity.phrase} (no region)"
+        groups.append(Group(title, regions))
+    is_attended = shares.max((0, 1)) >= ATTENDED
+    for region in np.flatnonzero(is_attended & ~is_theirs):
+        groups.append(Group(f"{boxes.title(int(region))} *", np.array([region])))
+    return groups
+
+
+def _around(patches: np.ndarray, boxes: np.ndarray) -> np.ndarray:
+    """(R, G): 0 where a patch (R, 4) has its centre outside a box (G, 4), else 1 over the box's share of the image."""
+    centre = (patches[:, None, :2] + patches[:, None, 2:]) / 2
+    is_inside = ((centre >= boxes[None, :, :2]) & (centre <= boxes[None, :, 2:])).all(-1)
+    areas = (boxes[:, 2:] - boxes[:, :2]).prod(-1)
+    return np.asarray(is_inside / areas)
+
+
+def summed(shares: np.ndarray, groups: Sequence[Group]) -> np.ndarray:
+    """What words give to groups (W, G), the sum over their regions, of what they give to regions (W, R).
+
+    NaN for an entity that no region shows.
+    """
+    sums = [
+        shares[:, group.regions].sum(1) if len(group.regions) else np.full(len(shares), np.nan)
+        for group in groups
+    ]
+    return np.stack(sums, 1)
+
+
+# Which heads of a model are worth looking at first.
+
+PANELS = 6
+"""Layers whose best heads VisualBERT's Figures 1 and 5 show."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """The heads of one model, best first."""
+
+    by: str
+    """What they are ranked by, in words."""
+    heads: Sequence[tuple[str, int, int, float]]
+    """Name and number of the layer, the head, and its share 0..1."""
+    active: int = 0
+    """So many of them, the first, look at regions as `groundling heads` counts it."""
+    file: str = ""
+    """The result that says so; empty where nobody measured what they find."""
+    model: str = ""
+    """What that result calls the model."""
+    weights: str = ""
+    """Hash of its weights, see `saved_sha256`; empty of a hub's model, and in results of earlier versions."""
+    untrained: bool = False
+    """Random weights were in place of the model's own."""
+
+    @staticmethod
+    def read(folder: str | Path) -> Ranked:
+        """What `groundling heads` found, by the measure that it names, of active heads first.
+
+        Raises InputError for another folder.
+        """
+        path = Path(folder)
+        path = path if path.is_file() else path / "result.json"
+        content = read_json(path)
+        try:
+            measure = content.get("measure", "accuracy")
+            rows = [
+                (
+                    bool(one["active"]),
+                    str(one["attention"]),
+                    one["layer"],
+                    one["head"],
+                    one[measure],
+                )
+                for one in content["heads"]
+            ]
+            best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
+            heads = [(row[1], int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
+            as_told = {row[1:4] for row in rows}
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise InputError(
+                f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
+            ) from None
+        if not heads or not all(0 <= share <= 1 for *_, share in heads):
+            raise InputError(
+                f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
+            )
+        places = {(name, layer, head) for name, layer, head, _ in heads}
+        if (
+            not places == as_told
+            or len(places) < len(heads)
+            or any(layer < 0 or head < 0 for _, layer, head in places)
+        ):
+            raise InputError(
+                f"{path}: no result of `groundling heads` (expected whole numbers of layers and heads, each head once)"
+            )
+        return Ranked(
+            f"{measure} in {path.parent.name}",
+            heads,
+            active=sum(is_active for is_active, *_ in rows),
+            file=str(path),
+            model=str(content.get("model", "")),
+            weights=str(content.get("weights", "")),
+            untrained=bool(content.get("untrained", False)),
+        )
+
+    def packed(self) -> dict[str, Any]:
+        """As the page has it."""
+        return {"by": self.by, "heads": self.heads}
+
+    def check_model(self, source: str, folder: str) -> None:
+        """Raises InputError if the result says that it is of another model than the one in `folder`.
+
+        A folder that was moved is known by its weights; one of a result without their hash by its name.
+        """
+        if self.weights:
+            is_same = self.weights == saved_sha256(folder)
+        else:
+            is_same = not self.model or Path(self.model).resolve() == Path(folder).resolve()
+        told = f"{self.model} with random weights" if self.untrained else self.model
+        if self.untrained or not is_same:
+            raise InputError(
+                f"--heads {self.file}: is of {told}, not of --model {source}; pass this model's own result, or "
+                "--other-heads"
+            )
+
+    def check_sizes(self, heads: Mapping[tuple[str, int], int], every: bool) -> None:
+        """Raises InputError unless the model's layers have the result's heads.
+
+        `heads`: how many there are in a layer, by its name and number; `every`: no layer was left out.
+        """
+        theirs: dict[str, tuple[int, int]] = {}
+        for name, layer, head, _ in self.heads:
+            layers, most = theirs.get(name, (0, 0))
+            theirs[name] = (max(layers, layer + 1), max(most, head + 1))
+        for (name, layer), size in heads.items():
+            layers, most = theirs.get(name, (0, 0))
+            mine = 1 + max(number for other, number in heads if other == name)
+            if most != size or layer >= layers or (every and mine != layers):
+                raise InputError(
+                    f"--heads {self.file}: has {layers} layers of {most} heads, the model {mine} of {size}; pass this "
+                    "model's own result"
+                )
+
+    def best(self, layers: Collection[int]) -> list[str]:
+        """LAYER-HEAD of the best active head in each of the best `PANELS` of some layers, in their order.
+
+        So VisualBERT's authors chose what to show (Section 3). Raises InputError if heads were not measured, or none
+        is active there.
+        """
+        if not self.file:
+            raise InputError(
+                "--heat-maps best: pass --heads, what `groundling heads` found of the model, or name heads"
+            )
+        best: dict[int, int] = {}
+        for _, layer, head, _ in self.heads[: self.active]:
+            if layer in layers:
+                best.setdefault(layer, head)
+        if not best:
+            raise InputError(
+                f"--heat-maps best: in {self.file} no head of the layers shown is active; name heads, or run "
+                "`groundling heads --active 0`"
+            )
+        return [f"{layer}-{best[layer]}" for layer in sorted(list(best)[:PANELS])]
+
+
+class Mass:
+    """Gathers how much of words' attention is on boxes, view by view of one model."""
+
+    def __init__(self) -> None:
+        self.total: dict[tuple[str, int], np.ndarray] = {}
+        self.count: dict[tuple[str, int], int] = {}
+
+    def add(self, view: View) -> None:
+        """One more image and text."""
+        for key, mass in view.mass().items():
+            self.total[key] = self.total.get(key, 0) + mass
+            self.count[key] = self.count.get(key, 0) + 1
+
+    @property
+    def heads(self) -> dict[tuple[str, int], int]:
+        """How many heads there are in every layer whose words read boxes, by its name and number."""
+        return {key: len(total) for key, total in self.total.items()}
+
+    def ranked(self) -> Ranked | None:
+        """The heads by their mean; None of a model whose words read no boxes."""
+        heads = [
+            (name, layer, head, round(float(share), 4))
+            for (name, layer), total in self.total.items()
+            for head, share in enumerate(total / self.count[name, layer])
+        ]
+        best_first = sorted(heads, key=lambda one: -one[3])
+        return Ranked("attention of words to boxes", best_first) if heads else None

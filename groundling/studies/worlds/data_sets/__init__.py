@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
+from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.data.tables import lines_of
-from groundling.studies.worlds.data_sets.captions import write_captions
+from groundling.runs.folder import disk_errors, json_text
+from groundling.runs.progress import Work
+from groundling.studies.worlds.commands import TasksConfig, WorldConfig
+from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
 from groundling.studies.worlds.data_sets.files import POOLS, TaskFiles
-from groundling.studies.worlds.data_sets.flickr30k import write_flickr30k
 from groundling.studies.worlds.data_sets.nlvr2 import write_nlvr2
 from groundling.studies.worlds.data_sets.refcoco import write_refcoco
 from groundling.studies.worlds.data_sets.snli_ve import write_snli_ve
@@ -69,3 +73,39 @@ def write_tasks(
 def sentences(folder: str | os.PathLike) -> list[str]:
     """Every text of a folder that `write_tasks` wrote, once, and VQA's answers: what a vocabulary has to have."""
     return lines_of(Path(folder) / "texts.txt")
+
+
+# Write the rendered world: as images, text and probes, or as six vision-and-language data sets.
+
+ENCODER_LAYERS = 3
+ENCODER_POSITIONS = 64
+
+
+def render_world(config: WorldConfig, work: Work) -> dict[str, Any]:
+    """Write a world's images, captions, boxes, text and probes to the folder `work.out`; returns its settings.
+
+    Raises InputError if the folder cannot be written.
+    """
+    with disk_errors(work.out):
+        World(config).write(work.out)
+    print(f"{work.out}: a world is written; `groundling data check {work.out}` describes it")
+    return asdict(config)
+
+
+def render_tasks(tasks: TasksConfig, world: WorldConfig, work: Work) -> dict[str, int]:
+    """Write a world as six data sets, and a small untrained BERT with their vocabulary, to the folder `work.out`.
+
+    Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
+    """
+    from groundling.studies.worlds.quickstart import (
+        new_encoder,  # torch, which `render_world` does without
+    )
+
+    folder = work.out
+    with disk_errors(folder):
+        counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
+        print(json_text(counts, indent=2))
+        new_encoder(
+            folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS
+        )
+    return counts

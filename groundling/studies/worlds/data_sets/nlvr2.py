@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from numpy.random import Generator
 
-from groundling.studies.worlds.data_sets.claims import Claim, draw_looks_of_one, fitting, spoken
-from groundling.studies.worlds.data_sets.files import Record, Round, TaskFiles
-from groundling.studies.worlds.scenes import Scene
+from groundling.studies.worlds.data_sets.files import (
+    Claim,
+    Record,
+    Round,
+    TaskFiles,
+    draw_looks_of_one,
+    fitting,
+    spoken,
+)
+from groundling.studies.worlds.world import Scene
 
 SENTENCES = {
     "the left image has a {} .": (1, 0, 1, 1, 0, 1, 0, 0),

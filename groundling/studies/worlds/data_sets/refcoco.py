@@ -9,16 +9,18 @@ from itertools import count
 from numpy.random import Generator
 
 from groundling.runs.folder import write_whole
-from groundling.studies.worlds.data_sets.claims import (
+from groundling.studies.worlds.data_sets.files import (
     Claim,
+    Record,
+    TaskFiles,
+    category_of,
     draw_looks_of_one,
     fitting,
     only,
     spoken,
 )
-from groundling.studies.worlds.data_sets.files import Record, TaskFiles, category_of
 from groundling.studies.worlds.language import RELATIONS
-from groundling.studies.worlds.scenes import Scene, side
+from groundling.studies.worlds.world import Scene, side
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from numpy.random import Generator
 
 from groundling.studies.worlds.data_sets.captions import marked_captions, without_marks
-from groundling.studies.worlds.data_sets.claims import Claim, draw_statement, fitting
-from groundling.studies.worlds.data_sets.files import Record, TaskFiles
-from groundling.studies.worlds.scenes import Scene
+from groundling.studies.worlds.data_sets.files import (
+    Claim,
+    Record,
+    TaskFiles,
+    draw_statement,
+    fitting,
+)
+from groundling.studies.worlds.world import Scene
 
 LABELS = ("contradiction", "entailment", "neutral")
 

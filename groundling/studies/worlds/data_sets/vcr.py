@@ -7,10 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from groundling.studies.worlds.data_sets.claims import KINDS, Claim, draw_topic, spoken
-from groundling.studies.worlds.data_sets.files import TAGS_AS_WORDS, Record, Round, TaskFiles
+from groundling.studies.worlds.data_sets.files import (
+    KINDS,
+    TAGS_AS_WORDS,
+    Claim,
+    Record,
+    Round,
+    TaskFiles,
+    draw_topic,
+    spoken,
+)
 from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.scenes import Scene, side
+from groundling.studies.worlds.world import Scene, side
 
 FROM_1 = str.maketrans("01", "12")
 """Tags in a text as annotators saw them: counted from 1."""

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from groundling.studies.worlds.data_sets.claims import (
+from groundling.studies.worlds.data_sets.files import (
     KINDS,
     SPOKEN_ORDER,
     Claim,
+    Record,
+    TaskFiles,
     Topic,
     draw_statement,
     draw_topic,
@@ -18,9 +20,8 @@ from groundling.studies.worlds.data_sets.claims import (
     only,
     spoken,
 )
-from groundling.studies.worlds.data_sets.files import Record, TaskFiles
 from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.scenes import Scene
+from groundling.studies.worlds.world import Scene
 
 YES_NO = ("no", "yes")
 NUMBERS = ("0", "1", "2")

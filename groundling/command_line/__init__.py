@@ -1,0 +1,226 @@
+"""What a command is: its settings, what is told of them before it begins, and the function behind it."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pkgutil import iter_modules
+from typing import Any
+
+from groundling.core.errors import InputError
+from groundling.runs.outputs import Leaves, Nothing
+from groundling.runs.progress import is_first
+from groundling.settings.fields import Settings, flag_of, flat, needed
+from groundling.settings.training import Sharing
+
+TITLES = ("Train", "Use", "Judge", "Data")
+"""Of the core's commands, as help lists them."""
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of the table."""
+
+    name: str
+    """As it is typed."""
+    summary: str
+    """What it does, in one line."""
+    recipe: str
+    """MODULE:NAME of the function that takes the settings and, last, the `Work` or `Run` to write and to tell with."""
+    settings: Mapping[str, Any]
+    """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
+    title: str
+    """Under which title help lists it: Train, Use, Judge or Data; of a study, what it is about."""
+    example: str
+    """A whole command line."""
+    leaves: Leaves
+    """What it leaves behind, which opens it and hands its function what to write with."""
+    common: str = ""
+    """The flags that most people use, which help shows first, without the dashes before them."""
+    positional: tuple[str, ...] = ()
+    """The flags that the first bare words mean, as in `groundling regions my_photos`."""
+    file: str = ""
+    """The file that it writes, if nobody says which; empty: a run folder."""
+    writes: str = ""
+    """What its `--out` is, in words, if neither a run folder nor a table."""
+    rules: Callable[..., object] | None = None
+    """Raises InputError for settings that do not go together, without loading torch; it takes them and `out`."""
+    speaks: bool = False
+    """It prints for itself, and may return an exit status; of other commands the result is printed."""
+    reads: Callable[..., Mapping[str, str]] | None = None
+    """Of its settings: by their flags, models that have a default and are read in some settings alone."""
+    shows: str = ""
+    """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
+
+    def __call__(self, *values: Any) -> Any:
+        """Its result for its settings, but for where a saved model goes, and its `out`: checked, then run.
+
+        Raises InputError as `check` and `call`.
+        """
+        given = iter(values)
+        every = [one if isinstance(one, Sharing) else next(given) for one in self.settings.values()]
+        every += given
+        self.check(every)
+        return self.call(every)
+
+    @property
+    def out(self) -> bool:
+        """Whether it has a run folder, or writes a file or folder."""
+        return not isinstance(self.leaves, Nothing)
+
+    @property
+    def place(self) -> str:
+        """Where it writes if nobody says where."""
+        return self.file or f"runs/{self.name.replace(' ', '-')}"
+
+    @property
+    def about_out(self) -> str:
+        """What its `--out` is, in words."""
+        if self.writes:
+            return self.writes
+        if self.file:
+            return "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
+        return "Run folder; the same command again goes on from what it has saved."
+
+    def check(self, values: Sequence[Any]) -> None:
+        """What can be told before torch is loaded, which takes seconds; `values`: its settings and its `out`.
+
+        Raises InputError for settings that are missing or do not go together, and for files, folders, models and
+        columns that are not there.
+        """
+        self.check_together(values)
+        for sharing in _shared(values):
+            from groundling.models.hub import check_sharing
+
+            check_sharing(sharing, _own(values))
+        self.check_there(values)
+
+    def check_together(self, values: Sequence[Any]) -> None:
+        """Raises InputError for settings that are missing, or do not go together."""
+        for group, one in flat(values[0]):
+            if needed in one.marks and not vars(group)[one.name]:
+                raise InputError(f"{self.name} needs --{flag_of(one.name)}")
+        if self.rules is not None:
+            self.rules(*_own(values))
+
+    def check_there(
+        self, values: Sequence[Any], later: Callable[[str], bool] = lambda word: False
+    ) -> None:
+        """Raises InputError for files, folders, models and columns that are not there.
+
+        `later` says of which words it is too early to ask.
+        """
+        from groundling.command_line.inputs import check_inputs, model
+
+        for prefix, settings in zip(self.settings, values, strict=False):
+            if isinstance(settings, Settings):  # an `out` comes last
+                check_inputs(settings, dotted(prefix), later)
+        if self.reads is not None:
+            for flag, word in self.reads(*_own(values)).items():
+                model(flag, word)
+
+    def function(self) -> Callable[..., Any]:
+        """The recipe itself; only now is what it needs imported."""
+        return _imported(self.recipe)
+
+    def call(self, values: Sequence[Any]) -> Any:
+        """What its function makes of its settings, or what it made of them earlier, which is then in its run folder.
+
+        What it saved goes to the hub, if it is to. Raises InputError where the function does, if the run folder holds
+        another run, or if what it saved cannot go to the hub.
+        """
+        own = _own(values)
+        result = self._made(own)
+        if self.shows and is_first():
+            print(_imported(self.shows)(result))
+        for sharing in _shared(values):
+            _imported(SHARE)(own[-1], sharing)
+        return result
+
+    def _made(self, own: Sequence[Any]) -> Any:
+        settings, out = (own[:-1], own[-1]) if self.out else (own, "")
+        names = [name for name, group in self.settings.items() if not isinstance(group, Sharing)]
+        by_name = dict(zip(names, settings, strict=True))
+        return self.leaves.made(self.function(), self.name, by_name, out)
+
+
+class Commands(Mapping[str, Command]):
+    """Every command by name, the core's before each study's.
+
+    A command of the core is a module of `groundling.commands` that is called as it is, with `_` for a space, and is
+    imported when it is asked for by name: that imports no study. A study's commands are the `COMMANDS` of its module
+    `commands`.
+    """
+
+    def __init__(self) -> None:
+        self._core = {
+            one.rpartition(".")[2].replace("_", " "): one for one in _inside("groundling.commands")
+        }
+
+    def __getitem__(self, name: str) -> Command:
+        if name in self._core:
+            command: Command = vars(importlib.import_module(self._core[name]))["COMMAND"]
+            return command
+        return _of_studies()[name]
+
+    def first(self, names: Sequence[str]) -> str:
+        """The first of some names that is a command's, the studies' if it is none of the core's; empty: no one's."""
+        core = next((name for name in names if name in self._core), "")
+        return core or next((name for name in names if name in self), "")
+
+    def __iter__(self) -> Iterator[str]:
+        yield from sorted(self._core, key=lambda name: TITLES.index(self[name].title))
+        yield from _of_studies()
+
+    def __len__(self) -> int:
+        return len(self._core) + len(_of_studies())
+
+
+@cache
+def _of_studies() -> dict[str, Command]:
+    every: list[Command] = []
+    for study in _inside("groundling.studies"):
+        every += vars(importlib.import_module(f"{study}.commands"))["COMMANDS"]
+    return {command.name: command for command in every}
+
+
+def _inside(package: str) -> list[str]:
+    """The modules and packages in a package."""
+    return [
+        one.name for one in iter_modules(importlib.import_module(package).__path__, f"{package}.")
+    ]
+
+
+COMMANDS = Commands()
+"""Every command of `groundling`."""
+
+
+def dotted(prefix: str) -> str:
+    """What stands before the flags of some of a command's settings."""
+    return "" if prefix.startswith("_") else f"{prefix}."
+
+
+def _imported(place: str) -> Callable[..., Any]:
+    """The function of MODULE:NAME."""
+    module, _, name = place.partition(":")
+    function: Callable[..., Any] = vars(importlib.import_module(module))[name]
+    return function
+
+
+def _own(values: Sequence[Any]) -> list[Any]:
+    """What a recipe takes: what is done with a saved model is no affair of its."""
+    return [value for value in values if not isinstance(value, Sharing)]
+
+
+def _shared(values: Sequence[Any]) -> list[Sharing]:
+    """Where the model goes, if it is to go anywhere and this process is the one that sends it."""
+    shared = [one for one in values if isinstance(one, Sharing) and one.push_to_hub]
+    return shared if is_first() else []
+
+
+SHARED = {"_share": Sharing()}
+"""Settings of commands that save a model."""
+SHARE = "groundling.commands.push:share"
+"""What sends a saved model to the hub, by its run folder and these settings."""

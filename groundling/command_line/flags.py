@@ -1,0 +1,241 @@
+"""A command's flags, parsed and explained: all of it is made from the fields of its settings. Imports nothing heavy."""
+
+from __future__ import annotations
+
+import argparse
+import textwrap
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from shutil import get_terminal_size
+from typing import Any, Literal, NamedTuple
+
+from groundling.command_line import Command, dotted
+from groundling.core.documented import fields_told, summary_of
+from groundling.core.errors import InputError, under_prefix
+from groundling.settings.fields import (
+    Setting,
+    WrongSetting,
+    changed,
+    flag_of,
+    flat,
+    needed,
+    spelt,
+)
+
+HELP = frozenset({"-h", "--help"})
+OUT = "out"
+WIDTH = 120
+"""Most letters of a line of help."""
+INDENT = 26
+"""Letters before what a flag is for."""
+
+
+class Flag(NamedTuple):
+    """A flag of a command."""
+
+    prefix: str
+    """Which of the command's settings it is of, as `Command.settings` calls them."""
+    setting: Setting
+    """What it sets."""
+    group: type[Any]
+    """The class of settings that it stands in."""
+    default: object
+    """What it sets if it is not given."""
+
+    @property
+    def name(self) -> str:
+        """How it is typed, without the dashes before it."""
+        return dotted(self.prefix) + flag_of(self.setting.name)
+
+
+def flags_of(command: Command) -> list[Flag]:
+    """Every flag of a command's settings; its `--out` is none."""
+    return [
+        Flag(prefix, one, type(group), vars(group)[one.name])
+        for prefix, settings in command.settings.items()
+        for group, one in flat(settings)
+    ]
+
+
+# -- parsing -----------------------------------------------------------------------------------------------------------
+
+
+def parsed(command: Command, words: Sequence[str]) -> list[Any]:
+    """The command's settings, filled from what was typed after its name, and its `out`, if it has one.
+
+    Raises InputError for a flag that there is not, and for a value that does not fit.
+    """
+    flags = {one.name: one for one in flags_of(command)}
+    try:
+        found, unknown = _parser(command, flags).parse_known_args(_spelt(command, words))
+    except argparse.ArgumentError as error:
+        told = f"{error.argument_name}: {error.message}"
+        raise InputError(f"{told}; see `groundling {command.name} --help`") from None
+    if unknown:
+        raise InputError(_unknown(unknown[0], command, flags))
+    given = vars(found)
+    values: dict[str, dict[str, object]] = defaultdict(dict)
+    for name, flag in flags.items():
+        if name in given:
+            values[flag.prefix][flag.setting.name] = _value(flag, given[name])
+    made = [_made(*item, values[item[0]]) for item in command.settings.items()]
+    return [*made, given.get(OUT, command.place)] if command.out else made
+
+
+def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
+    """What tells flags from their values; these stay the words that were typed."""
+    parser = argparse.ArgumentParser(
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    for name, one in flags.items():
+        if one.setting.kind is bool:
+            parser.add_argument(f"--{name}", dest=name, action="store_true")
+            parser.add_argument(_negated(name), dest=name, action="store_false")
+        else:
+            count: int | Literal["*"] | None = one.setting.count
+            parser.add_argument(f"--{name}", dest=name, nargs="*" if count == -1 else count)
+    if command.out:
+        parser.add_argument(f"--{OUT}")
+    return parser
+
+
+def _spelt(command: Command, words: Sequence[str]) -> list[str]:
+    """The words, with the flags before the first bare ones that these may do without, and `_` in flags as `-`."""
+    rest = list(words)
+    named = []
+    for flag in command.positional:
+        if not rest or rest[0].startswith("-"):
+            break
+        named += [flag, rest.pop(0)]
+    return [*named, *map(_dashed, rest)]
+
+
+def _dashed(word: str) -> str:
+    flag, equals_sign, value = word.partition("=")
+    return flag.replace("_", "-") + equals_sign + value if flag.startswith("--") else word
+
+
+def _negated(name: str) -> str:
+    """`--no-tags` of `tags`, `--adapt.no-masked-lm` of `adapt.masked-lm`."""
+    prefix, dot, last = name.rpartition(".")
+    return f"--{prefix}{dot}no-{last}"
+
+
+def _value(flag: Flag, words: Any) -> object:
+    """What the words of a flag stand for."""
+    try:
+        return flag.setting.parsed(words)
+    except WrongSetting as error:
+        raise error.under(dotted(flag.prefix)) from None
+
+
+def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
+    """Settings with some values; what is wrong with them is told by the flags of their command."""
+    try:
+        return changed(default, **values)
+    except WrongSetting as error:
+        raise error.under(dotted(prefix)) from None
+    except InputError as error:
+        names = [flag_of(one.name) for _, one in flat(default)]
+        raise InputError(under_prefix(str(error), dotted(prefix), names)) from None
+
+
+def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
+    """What to say of a word that is no flag of a command's, nor a flag's value."""
+    bare = word.partition("=")[0].lstrip("-").replace("_", "-")
+    there = [*flags, *[OUT][: command.out]]
+    same = [one for one in there if one.rpartition(".")[2] == bare]
+    alike = same or get_close_matches(bare, there, 1)
+    hint = f"; did you mean {' or '.join(f'--{one}' for one in alike)}?" if alike else ""
+    kind = "flag" if word.startswith("-") else "place for"
+    return f"{command.name} has no {kind} {word!r}{hint}; see `groundling {command.name} --help`"
+
+
+# -- help --------------------------------------------------------------------------------------------------------------
+
+
+def listed(commands: Mapping[str, Command]) -> str:
+    """What `groundling --help` prints: commands under titles."""
+    titles: dict[str, list[Command]] = defaultdict(list)
+    for one in commands.values():
+        titles[one.title].append(one)
+    parts = ["usage: groundling COMMAND [FLAGS]; `groundling COMMAND --help` explains the flags"]
+    for title, some in titles.items():
+        parts.append("\n".join([f"{title}:", *(f"  {one.name:<16}{one.summary}" for one in some)]))
+    return "\n\n".join(parts)
+
+
+def help_of(command: Command) -> str:
+    """What `--help` prints: usage, an example, the flags that most people use, and the rest in groups."""
+    bare = "".join(f" {_metavar(one)}" for one in _positional(command))
+    parts = [
+        f"usage: groundling {command.name}{bare} [FLAGS]",
+        f"{command.summary[0].upper()}{command.summary[1:]}.",
+        f"example:\n  {command.example}",
+    ]
+    flags = {one.name: one for one in flags_of(command)}
+    common = [flags.pop(name) for name in command.common.split()]
+    out = [_entry(f"--{OUT} PLACE", command.about_out, f"default: {command.place}")] * command.out
+    parts.append("\n".join(["the flags that most people use:", *map(_explained, common), *out]))
+    groups: dict[tuple[str, type[Any]], list[Flag]] = {
+        (prefix, type(settings)): [] for prefix, settings in command.settings.items()
+    }
+    for one in flags.values():
+        groups.setdefault((one.prefix, one.group), []).append(one)
+    for (prefix, group), some in groups.items():
+        if some:
+            parts.append("\n".join([_title(prefix, group), *map(_explained, some)]))
+    return "\n\n".join(parts)
+
+
+def _positional(command: Command) -> Iterator[Setting]:
+    known = {f"--{one.name}": one.setting for one in flags_of(command)}
+    return (known[flag] for flag in command.positional)
+
+
+def _title(prefix: str, group: type[Any]) -> str:
+    """What a group of flags is called: what the class of its settings says of itself."""
+    first = " ".join(summary_of(group).split("\n\n")[0].split()).rstrip(".")
+    return f"{first} (--{dotted(prefix)}NAME):" if dotted(prefix) else f"{first}:"
+
+
+def _explained(flag: Flag) -> str:
+    """A flag with what it takes, its help, its range and its default."""
+    (told,) = (one for one in fields_told(flag.group) if one.name == flag.setting.name)
+    said = [str(flag.setting.range)] if flag.setting.range else []
+    if needed in flag.setting.marks:
+        said.append("needed")
+    if flag.setting.kind is bool:
+        said.append(f"default: {'on' if flag.default else 'off'}")
+        return _entry(f"--{flag.name}/{_negated(flag.name)}", told.text, *said)
+    if flag.default not in ("", ()):
+        said.append(f"default: {spelt(flag.default)}")
+    return _entry(f"--{flag.name} {_metavar(flag.setting)}", told.text, *said)
+
+
+def _metavar(setting: Setting) -> str:
+    """What help shows in place of a value."""
+    if setting.choices:
+        return f"{{{','.join(map(str, setting.choices))}}}"
+    plain = {int: "N", float: "NUMBER"}.get(setting.member, "TEXT")
+    one = setting.input.metavar if setting.input else plain
+    return f"[{one} ...]" if setting.count == -1 else " ".join([one] * (setting.count or 1))
+
+
+def _entry(flag: str, text: str, *said: str) -> str:
+    """A flag and, beside or below it, what it is for."""
+    about = f"{text} ({'; '.join(said)})" if said else text
+    lines = textwrap.wrap(
+        about,
+        min(WIDTH, get_terminal_size().columns) - INDENT,
+        break_on_hyphens=False,
+        break_long_words=False,
+    )
+    head = f"  {flag}"
+    beside = len(head) < INDENT - 1
+    first = f"{head:<{INDENT}}{lines[0]}" if beside else head
+    return "\n".join([first, *(" " * INDENT + line for line in lines[beside:])])

@@ -1,0 +1,194 @@
+"""Files, folders, models and columns that settings name: whether they are there. Imports nothing heavy."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from groundling.command_line.names import check_name
+from groundling.core.errors import InputError
+from groundling.core.registry import is_outside
+from groundling.data.captions.files import check_told, header_of
+from groundling.data.tables import (
+    ROWS,
+    TABLES,
+    check_asked,
+    check_columns,
+    columns_of,
+    own_columns,
+)
+from groundling.models.hub import check_model
+from groundling.runs.folder import RESULT, read_json
+from groundling.settings.fields import Input, flag_of, flat
+from groundling.settings.inputs import (
+    Asking,
+    CaptionColumns,
+    OwnFile,
+    Saved,
+    named_folder,
+    weighted,
+)
+
+Check = Callable[[str, str], None]
+"""Of a flag and one word of its value."""
+
+
+def path(flag: str, word: str) -> None:
+    """Raises InputError if there is neither such a file nor such a folder."""
+    if not Path(word).exists():
+        raise InputError(f"{flag} {word}: no such file or folder")
+
+
+def file(flag: str, word: str) -> None:
+    """Raises InputError if there is no such file."""
+    path(flag, word)
+    if Path(word).is_dir():
+        raise InputError(f"{flag} {word}: is a folder; expected a file")
+
+
+def folder(flag: str, word: str) -> None:
+    """Raises InputError if there is no such folder."""
+    if not Path(word).exists():
+        raise InputError(f"{flag} {word}: no such folder")
+    if not Path(word).is_dir():
+        raise InputError(f"{flag} {word}: is a file; expected a folder")
+
+
+def weighted_path(flag: str, word: str) -> None:
+    """Raises InputError as `path`, for FILE or FILE=WEIGHT."""
+    path(flag, weighted(word, flag).file)
+
+
+def named_path(flag: str, word: str) -> None:
+    """Raises InputError as `path`, for FOLDER or NAME=FOLDER."""
+    path(flag, named_folder(word).folder or word)
+
+
+def data(flag: str, word: str) -> None:
+    """Raises InputError as `path`; `hub` is where GLUE comes from."""
+    if word != "hub" and not Path(word).exists():
+        raise InputError(f"{flag} {word}: no such folder or file of data")
+
+
+def model(flag: str, word: str) -> None:
+    """Raises InputError for a hub id or folder of no model; what MODULE:NAME means, only its import tells."""
+    if is_outside(word):
+        return
+    try:
+        check_model(word)
+    except InputError as error:
+        raise InputError(f"{flag} {error}") from None
+
+
+def weights(flag: str, word: str) -> None:
+    """Raises InputError as `model`, and for the folder of a run, which has its model inside."""
+    inside = Path(word) / "model"
+    if (Path(word) / RESULT).is_file() and inside.is_dir():
+        raise InputError(f"{flag} {word}: a run's folder; its model is {inside}")
+    model(flag, word)
+
+
+def model_or_random(flag: str, word: str) -> None:
+    """Raises InputError as `model`; `random` is none."""
+    if word != "random":
+        model(flag, word)
+
+
+CHECKS: Mapping[Input | None, Check] = {
+    Input.FILE: file,
+    Input.FOLDER: folder,
+    Input.PATH: path,
+    Input.WEIGHTED: weighted_path,
+    Input.NAMED: named_path,
+    Input.DATA: data,
+    Input.MODEL: model,
+    Input.WEIGHTS: weights,
+    Input.MODEL_OR_RANDOM: model_or_random,
+    Input.TASK: lambda flag, word: check_name("tasks", "Task", word),
+    Input.DESIGN: lambda flag, word: check_name("vision_language", "Design", word),
+    Input.INNER: lambda flag, word: check_name("training.inner_steps", "InnerPart", word),
+}
+"""How to ask whether what a setting names is there."""
+
+
+NAMES = (Input.TASK, Input.DESIGN, Input.INNER)
+"""What is known by name, and no file."""
+
+
+def check_inputs(
+    settings: object, prefix: str = "", later: Callable[[str], bool] = lambda word: False
+) -> None:
+    """Raises InputError, which begins with the flag, for what settings name and what is not there.
+
+    Files, folders, models, and columns of tables as far as their headers tell. `prefix` stands before a flag's name;
+    `later` says of which words it is too early to ask.
+    """
+    # What is wrong with a name is told without a look at the disk.
+    for group, one in sorted(flat(settings), key=lambda pair: pair[1].input not in NAMES):
+        # What a `Kind` of your own loads may be anything.
+        is_model = one.input in (Input.MODEL, Input.WEIGHTS)
+        if one.input not in CHECKS or (is_model and vars(group).get("kind")):
+            continue
+        flag = f"--{prefix}{flag_of(one.name)}"
+        for word in _words(vars(group)[one.name]):
+            if not later(word):
+                CHECKS[one.input](flag, word)
+    if not later(str(vars(settings).get("data", ""))):
+        _check_own(settings)
+    _check_asked(settings)
+    _check_captions(settings)
+
+
+def _words(value: object) -> list[str]:
+    return [word for word in (value if isinstance(value, tuple) else (value,)) if word]
+
+
+def _check_own(settings: object) -> None:
+    """Raises InputError if a file of one's own that makes a task lacks a column."""
+    own, data = (vars(settings).get(name) for name in ("own", "data"))
+    if isinstance(own, OwnFile) and own.label and data:
+        _, columns = own_columns(own)
+        for table in filter(None, (data, own.dev)):
+            check_columns(Path(table), list(columns))
+
+
+def _check_asked(settings: object) -> None:
+    """Raises InputError if a table that a saved model is asked about lacks a column, told or learned from.
+
+    Which of a run's seeds answers makes no difference: they learned from the same columns.
+    """
+    held = vars(settings)
+    saved, asking = held.get("saved"), held.get("asking")
+    if not (isinstance(saved, Saved) and isinstance(asking, Asking)):
+        return
+    table = Path(held["data"])
+    if not table.is_file() or table.suffix not in TABLES:
+        return
+    folder = Path(saved.model)
+    files = (file for part in ("", "model/", "seed-*/model/") for file in folder.glob(part + TASK))
+    about = next(files, None)
+    learned: Any = {} if about is None else read_json(about)
+    own = learned.get("own") if isinstance(learned, dict) else None
+    asked = {**vars(asking), "label": held.get("label", "")}
+    if isinstance(own, dict) and not asked["text"]:
+        asked = {**asked, "text": str(own.get("text", ""))}
+    if asked["text"]:
+        check_asked(table, columns_of(table), asked, "--")
+
+
+TASK = "groundling_task.json"
+"""Beside a fine-tuned model: what it answers, see `groundling.prediction.description`."""
+
+
+def _check_captions(settings: object) -> None:
+    """Raises InputError if a table of captions lacks a column that was named."""
+    told = vars(settings).get("columns")
+    if not isinstance(told, CaptionColumns) or not (told.caption_column or told.image_column):
+        return
+    for name in ("captions", "text", "eval_captions"):
+        for word in _words(vars(settings).get(name, ())):
+            table = Path(weighted(str(word), "").file)
+            header = header_of(table) if table.suffix in ROWS else []
+            if header:
+                check_told(table, header, told)

@@ -1,0 +1,178 @@
+"""Arms, objectives, inner steps, designs and tasks by name, as the source of their modules tells them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import groundling
+from groundling.core.errors import InputError, nearest
+from groundling.core.registry import instances, is_outside, noun
+from groundling.settings.objectives import Adversarial
+
+TASKS = (
+    *("glue/cola", "glue/mnli", "glue/mrpc", "glue/qnli", "glue/qqp", "glue/rte"),
+    *("glue/sst-2", "glue/sts-b", "glue/wnli", "readability", "swag", "swag/full"),
+    *("vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale", "snli-ve", "nlvr2"),
+    *("flickr30k", "flickr30k/merged"),
+    *("refcoco", "refcoco/mattnet", "refcoco+", "refcoco+/mattnet"),
+    *("refcocog", "refcocog/google", "refcocog/mattnet"),
+    *("world/category", "world/odd", "world/order", "world/truth"),
+)
+"""A test compares them with what is there."""
+
+TOLD = ("swag", "swag/full", "vqa", "vqa/minival", "vcr", "vcr/answer", "vcr/rationale")
+"""Those whose texts tell their labels in pre-training, being followed by what is right; a test compares these, too."""
+
+ARMS = {
+    "mlm": "mlm",
+    "xdbert": "joint_mlm+match+clip_tokens",
+    "l1": "mlm+l1",
+    "contrastive": "mlm+contrastive",
+}
+"""Named arms; the control `mlm` is text, steps and seeds like the others, without a teacher."""
+
+
+@cache
+def offered(folder: str, kind: str) -> dict[str, dict[str, Any]]:
+    """The objects of a kind (`Part`, `Design`, ...) in the modules of a sub-package, without an import.
+
+    By name; each with what else its maker is given that is a plain value, such as `taught`.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    root = Path(groundling.__file__).parent
+    inside = folder.replace(".", "/")
+    for path in sorted([*root.glob(f"{inside}/[a-z]*.py"), *root.glob(f"studies/*/{inside}/*.py")]):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            made = node.value if isinstance(node, ast.Assign) else None
+            if isinstance(made, ast.Call) and ast.unparse(made.func) == kind:
+                words = {word.arg or "": word.value for word in made.keywords}
+                name = made.args[0] if made.args else words.pop("name")
+                plain: dict[str, Any] = {
+                    key: value.value
+                    for key, value in words.items()
+                    if isinstance(value, ast.Constant)
+                }
+                found[ast.literal_eval(name)] = plain
+    return found
+
+
+def check_name(folder: str, kind: str, name: str) -> None:
+    """Raises InputError for a name that no module of a sub-package offers; an empty one, or MODULE:NAME, is let be."""
+    if name and not is_outside(name):
+        _check_offered(folder, kind, name)
+
+
+def _check_offered(folder: str, kind: str, name: str) -> None:
+    there = sorted(TASKS) if folder == "tasks" else sorted(offered(folder, kind))
+    if name not in there:
+        what = noun(folder)
+        raise InputError(
+            f"no {what} is called {name!r}; there are: {', '.join(there)}{nearest(name, there)}"
+        )
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """What a command must know of an objective before it is made."""
+
+    joint: bool
+    """It reads states after the cross-modal encoder."""
+    taught: bool
+    """It reads a teacher's features."""
+
+
+def facts_of(name: str) -> PartFacts:
+    """Of an objective by name, or of your own, MODULE:NAME, which is imported; raises InputError if there is none."""
+    if is_outside(name):
+        from groundling.objectives import part_named
+
+        part = part_named(name)
+        return PartFacts(part.joint, part.taught)
+    _check_offered("objectives", "Part", name)
+    told = offered("objectives", "Part")[name]
+    return PartFacts(bool(told.get("joint")), bool(told.get("taught")))
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What an arm is made of."""
+
+    names: list[str]
+    """Objectives, each once."""
+    joint: bool
+    """Some of them need the cross-modal encoder."""
+    taught: bool
+    """Some of them need a teacher's features."""
+
+
+def arm_of(text: str, masked_lm: bool = True) -> Arm:
+    """What `--arm` asks for, without `mlm` if `masked_lm` is off; raises InputError for an unknown name."""
+    told = text.split("+")
+    for part in told:
+        if told.count(part) > 1:
+            raise InputError(f"--arm {text}: {part} is there twice, and would be trained once")
+    names = [name for part in told for name in ARMS.get(part, part).split("+")]
+    names = list(dict.fromkeys(names))
+    for name in names:
+        try:
+            facts_of(name)
+        except InputError as error:
+            more = nearest(name, ARMS) or f"; {error}"
+            raise InputError(f"--arm {text}: {name!r} is none of {', '.join(ARMS)}{more}") from None
+    facts = [facts_of(name) for name in names]
+    if {"mlm", "joint_mlm"} <= set(names):
+        names.remove("mlm")  # one masking per text: within XDBERT, MLM is joint
+    if not masked_lm:
+        if "mlm" not in names or len(names) == 1:
+            raise InputError(
+                f"--no-masked-lm: --arm {text} is {'+'.join(names)}; expected masked LM and an objective beside it, as "
+                "in l1 and contrastive"
+            )
+        names.remove("mlm")
+        facts = [facts_of(name) for name in names]
+    return Arm(names, any(one.joint for one in facts), any(one.taught for one in facts))
+
+
+def check_parts(names: Sequence[str], teacher: str, command: str) -> None:
+    """Raises InputError for an unknown objective, or one that wants a teacher where there is none."""
+    for name in names:
+        if facts_of(name).taught and not teacher:
+            raise InputError(f"{command}: {name} needs --teacher FOLDER_OR_HUB_ID")
+
+
+def check_teacher(names: Sequence[str], teacher: str, inner: str, command: str) -> None:
+    """Raises InputError for a teacher whose features nobody reads; an inner step of one's own may."""
+    if not teacher or is_outside(inner) or any(facts_of(name).taught for name in names):
+        return
+    raise InputError(
+        f"{command}: nothing reads --teacher {teacher}; name an objective that does, such as --objectives contrastive"
+    )
+
+
+def check_inner(name: str, options: Adversarial) -> None:
+    """Raises InputError for options that nothing reads, since the inner step is another one or none."""
+    if options != Adversarial() and (not name or is_outside(name)):
+        raise InputError("--adversarial-... are settings of --inner villa, which is not chosen")
+
+
+# What papers report of their systems, to stand beside what is measured here: found in studies' `published`.
+
+
+@dataclass(frozen=True)
+class Reported:
+    """A paper's numbers of one system."""
+
+    name: str
+    """What the paper calls it."""
+    scores: Mapping[str, float]
+    """By task, in the metric's own units."""
+
+
+def published() -> dict[str, Mapping[str, float]]:
+    """The numbers of every system that a paper reports, by its name, then by task."""
+    return {name: one.scores for name, one in instances("published", Reported).items()}

@@ -1,0 +1,286 @@
+"""Whether the parts of a cross-modal model learn: each objective beside what it could be told by without reading."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from scipy.stats import entropy
+
+from groundling.core.batch import IGNORE, Batch, Sample, collate, needed
+from groundling.core.errors import InputError
+from groundling.core.metrics import SPEARMAN
+from groundling.data.samples import Samples, thinned
+from groundling.data.tables import lines_of
+from groundling.data.text.words import TELLING, told_by_length
+from groundling.models.crossmodal import CrossModal
+from groundling.models.sentence import Sentence
+from groundling.models.text import TextEncoder
+from groundling.objectives import Objective
+from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.match import Match
+from groundling.prediction.similarity import sentence_vectors
+from groundling.tasks.glue import STSB
+from groundling.training.batch_sampler import Corruption
+from groundling.training.held_out import AFTER
+
+MEASURED = 512
+"""Most texts whose lengths are looked at."""
+LEAST = 20
+"""Fewest; of fewer, an area says nothing."""
+REPORTED = 256
+"""Most texts on which a trained model is asked."""
+AT_ONCE = 16
+"""Texts in one pass."""
+
+
+def match_by_length(objectives: Sequence[Objective], samples: Samples, seed: int) -> float | None:
+    """How well counts of pieces alone solve MATCH with its own negatives (AUC; .5 is chance).
+
+    None without MATCH, and on too few texts.
+    """
+    found = [one for one in objectives if isinstance(one, Match)]
+    if not found or len(samples) < LEAST:
+        return None
+    places = thinned(range(len(samples)), MEASURED)
+    paired = Corruption(seed)(samples, places, 0, found)
+    texts = [len(needed(one.text, "text", "match").ids) for one in paired]
+    clips = [len(needed(one.clip, "clip", "match").ids) for one in paired]
+    same = np.array([int(one.labels["match"]) == 1 for one in paired])
+    return told_by_length(np.array(texts), np.array(clips), same)
+
+
+def length_note(area: float | None, form: str) -> list[str]:
+    """What is to be said of `match_by_length`, if anything."""
+    if area is None or not area >= TELLING:
+        return []
+    blocks = "--form blocks, or " if form == "lines" else ""
+    return [
+        f"MATCH can be told by lengths alone: area under the ROC curve {area:.2f}, where .5 is chance; {blocks}"
+        "--match-negatives length takes that away"
+    ]
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a trained cross-modal model's objectives say on some texts; None where there is no such objective."""
+
+    texts: int
+    """How many."""
+    held: bool
+    """Whether none of them was learned from."""
+    match_accuracy: float | None = None
+    """Share of pairs told right; half of them are of one text."""
+    clip_tokens_loss: float | None = None
+    """Nats a CLIP piece."""
+    clip_tokens_entropy: float | None = None
+    """Nats a CLIP piece of who knows nothing but how frequent each is (in these texts)."""
+    mlm_loss: float | None = None
+    """Nats a masked piece, with the CLIP side of the same text."""
+    mlm_loss_without_clip: float | None = None
+    """The same with a CLIP side of start and end tokens alone."""
+    mlm_loss_with_other_clip: float | None = None
+    """The same with another text's."""
+
+    def line(self) -> str:
+        """All of it in words."""
+        parts = []
+        if self.match_accuracy is not None:
+            parts.append(f"MATCH {self.match_accuracy:.2f} right")
+        if self.clip_tokens_loss is not None:
+            parts.append(
+                f"CLIP pieces {self.clip_tokens_loss:.3f} nats, {self.clip_tokens_entropy:.2f} by frequency alone"
+            )
+        if self.mlm_loss is not None:
+            parts.append(
+                f"masked LM {self.mlm_loss:.2f} nats with the CLIP side, {self.mlm_loss_without_clip:.2f} without it, "
+                f"{self.mlm_loss_with_other_clip:.2f} with another text's"
+            )
+        which = "held-out texts" if self.held else "texts that were learned from"
+        return f"learned, on {self.texts} {which}: {'; '.join(parts)}"
+
+
+@torch.no_grad()
+def learned(
+    model: CrossModal, objectives: Sequence[Objective], samples: Samples, seed: int, held: bool
+) -> Learned:
+    """Ask a trained model, in eval mode and on its own device, with masks and pairs of its own."""
+    places = thinned(range(len(samples)), REPORTED)
+    report = Learned(len(places), held)
+    was_training = model.training
+    model.eval()
+    for one in objectives:
+        drawn = Corruption(seed)(samples, places, AFTER, [one])
+        if isinstance(one, Match):
+            report = replace(report, match_accuracy=_accuracy(model, one, drawn))
+        elif isinstance(one, ClipTokens):
+            report = replace(
+                report,
+                clip_tokens_loss=_loss(model, one, drawn),
+                clip_tokens_entropy=_entropy(drawn),
+            )
+        elif isinstance(one, MaskedLM) and one.joint:
+            others = [drawn[place - 1].clip for place in range(len(drawn))]
+            swapped = [replace(s, clip=clip) for s, clip in zip(drawn, others, strict=True)]
+            report = replace(
+                report,
+                mlm_loss=_loss(model, one, drawn),
+                mlm_loss_without_clip=_loss(model, one, [_without_clip(s) for s in drawn]),
+                mlm_loss_with_other_clip=_loss(model, one, swapped),
+            )
+    model.train(was_training)
+    return report
+
+
+def _batches(model: CrossModal, samples: Sequence[Sample]) -> Iterator[Batch]:
+    device = next(model.parameters()).device
+    for start in range(0, len(samples), AT_ONCE):
+        yield collate(samples[start : start + AT_ONCE]).to(device)
+
+
+def _loss(model: CrossModal, objective: Objective, samples: Sequence[Sample]) -> float:
+    """Mean of an objective's term over what it scores."""
+    total = 0.0
+    count = 0
+    for batch in _batches(model, samples):
+        total += sum(float(value) for value in objective(model(batch), batch).values())
+        count += sum(objective.count(batch).values())
+    return total / max(1, count)
+
+
+def _accuracy(model: CrossModal, match: Match, samples: Sequence[Sample]) -> float:
+    right = 0
+    for batch in _batches(model, samples):
+        right += int((match.logits(model(batch)).argmax(-1) == batch.labels[match.name]).sum())
+    return right / len(samples)
+
+
+def _entropy(samples: Sequence[Sample]) -> float:
+    """Of the scored CLIP pieces, nats; padding that the release scores is the piece 0."""
+    scored = np.concatenate([sample.labels["clip_tokens"] for sample in samples])
+    counts = np.bincount(scored[scored != IGNORE], minlength=1)
+    counts[0] += sum(int(sample.labels.get("clip_padding", 0)) for sample in samples)
+    return float(entropy(counts))
+
+
+def _without_clip(sample: Sample) -> Sample:
+    """With a CLIP side of one window that holds nothing but its start and end tokens."""
+    row = needed(sample.clip, "clip", "a cross-modal model")
+    kept = row.special & (needed(row.window, "window", "a cross-modal model") == 0)
+    return replace(sample, clip=row.take(np.flatnonzero(kept)))
+
+
+# What a sentence encoder still knows: Spearman of its cosines with people's similarities, on pairs of texts.
+
+FEWEST = 3
+"""Fewer pairs have no rank correlation worth a number."""
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Pairs of texts, and how similar people say they are."""
+
+    source: str
+    """What messages call them."""
+    texts: list[tuple[str, str]]
+    """P pairs."""
+    similarities: np.ndarray
+    """(P,) on any scale."""
+
+
+def read_pairs(path: str | Path) -> Pairs:
+    """GLUE's folder or STS-B's, of which dev.tsv is read, or a tsv of text, text, number, with a header or without.
+
+    Raises InputError, naming the line, for anything else, and for fewer than 3 pairs or equal similarities.
+    """
+    path = Path(path)
+    if path.is_dir():
+        examples = STSB.read(path, "dev")
+        texts = [(example.text, example.pair or "") for example in examples]
+        numbers = [float(example.label) for example in examples if isinstance(example.label, float)]
+    else:
+        texts, numbers = _own_pairs(path)
+    if len(texts) < FEWEST or len(set(numbers)) < 2:
+        raise InputError(
+            f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least {FEWEST} "
+            "pairs that differ"
+        )
+    return Pairs(str(path), texts, np.array(numbers))
+
+
+def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
+    texts = []
+    numbers = []
+    for line, content in enumerate(lines_of(path), 1):
+        fields = content.split("\t")
+        where = f"{path}, line {line}"
+        if len(fields) != 3:
+            raise InputError(
+                f"{where}: {len(fields)} fields, expected text, tab, text, tab, number"
+            )
+        similarity = _number(fields[2])
+        if not math.isfinite(similarity):
+            if line == 1:
+                continue  # a header
+            raise InputError(f"{where}: {fields[2]!r}, expected a number")
+        texts.append((fields[0], fields[1]))
+        numbers.append(similarity)
+    return texts, numbers
+
+
+def _number(field: str) -> float:
+    try:
+        return float(field)
+    except ValueError:
+        return math.nan
+
+
+class Retention:
+    """Agreement with people before a training and after it."""
+
+    def __init__(self, pairs: Pairs, text: TextEncoder, sentence: Sentence) -> None:
+        """`text` as it is before, and how its sentence vectors are made."""
+        self.pairs = pairs
+        self.sentence = sentence
+        self.before = agreement(text, sentence, pairs)
+
+    def report(self, text: TextEncoder) -> dict[str, Any]:
+        """`before` and `after` (Spearman), ready for JSON.
+
+        `projected` is that of the vectors that the encoder's folder now says, if it says others than before.
+        """
+        report = {"pairs": len(self.pairs.texts), "before": self.before["spearman"]}
+        report["after"] = agreement(text, self.sentence, self.pairs)["spearman"]
+        if text.sentence is not None and text.sentence is not self.sentence:
+            report["projected"] = agreement(text, text.sentence, self.pairs)["spearman"]
+        pooling = "+".join(self.sentence.pooling.modes)
+        return {**report, "pooling": pooling, "cut_pieces": self.before["cut"]}
+
+    def line(self, report: Mapping[str, Any]) -> str:
+        """The report in one line."""
+        line = f"Spearman on {report['pairs']:,} pairs of {self.pairs.source}: {report['before']:.3f} before, "
+        line += f"{report['after']:.3f} after"
+        return line + (f", {report['projected']:.3f} projected" if "projected" in report else "")
+
+
+def agreement(text: TextEncoder, sentence: Sentence, pairs: Pairs) -> dict[str, Any]:
+    """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts pieces that did not fit.
+
+    Texts are encoded as sentence-transformers does: whole, up to the folder's own length, with its default prompt. The
+    encoder is put into evaluation mode.
+    """
+    firsts, seconds = zip(*pairs.texts, strict=True)
+    left, cut_left = sentence_vectors(text, sentence, firsts)
+    right, cut_right = sentence_vectors(text, sentence, seconds)
+    cosines = F.cosine_similarity(left, right).double().numpy()
+    return {
+        "spearman": round(SPEARMAN.compute(cosines, pairs.similarities), 4),
+        "cut": int(cut_left.sum() + cut_right.sum()),
+    }

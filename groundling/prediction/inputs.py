@@ -1,0 +1,342 @@
+"""Questions of one's own as examples: from what Python hands over, or from the columns of a file."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError
+from groundling.core.output_types import Choose, Form
+from groundling.data.images import Picture, differs_in_ending, stem
+from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
+from groundling.data.tables import Where, check_asked, texts_in, whole_rows
+from groundling.models.adapters import ClipAdapter
+from groundling.models.formats import Student
+from groundling.prediction.description import Described, Reads
+from groundling.vision.extract import Finder
+from groundling.vision_language.end_to_end import EndToEnd
+from groundling.vision_language.single_stream import SingleStream
+
+# Where a fine-tuned model looks at images: stored regions, photos whose regions are found now, or the photos.
+
+
+class Sight:
+    """Looks up images for one model."""
+
+    def __init__(
+        self,
+        student: Student,
+        about: Described,
+        find: Callable[[], Finder],
+        regions: Sequence[str] = (),
+        photos: Photos = "",
+        *,
+        other_regions: bool = False,
+        decode: bool = False,
+        names: Called = FLAGS,
+    ) -> None:
+        """`find` gives what finds regions of photos, if `regions`, stores of them, are not given.
+
+        `decode`: try every photo before the model does, so that a broken one is told by its name. `names`: what
+        messages call these arguments.
+
+        Raises InputError if the model reads no images, not these, or regions of another kind (see `other_regions`).
+        """
+        self.student = student
+        self.reads_regions = about.reads.regions
+        self.reads_pixels = reads_pixels(student, about)
+        self.names = names
+        self._refuse(regions, photos)
+        self.given: Mapping[str, Picture] | None = None
+        self.place = ""
+        if isinstance(photos, Mapping):
+            self.given = photos or None
+        else:
+            self.place = str(photos)
+        self.inputs = RegionInputs(
+            about.reads.settings(
+                regions=tuple(regions), images=self.place, other_regions=other_regions
+            ),
+            features=not isinstance(student, EndToEnd),
+            blind=about.reads.blind,
+            find=find() if self.reads_regions and not regions else None,
+            decode=decode,
+            called=names,
+        )
+        self.files: Mapping[str, Sequence[Path]] = self.inputs.files
+        if regions and isinstance(student, SingleStream):
+            self.inputs.check(student, learned=about.regions)
+        self.other_endings: dict[str, None] = {}
+        """Names, each once, whose files have other capitals in their ending."""
+
+    @property
+    def sees(self) -> bool:
+        """Whether the model looks at images at all."""
+        return self.reads_regions or self.reads_pixels
+
+    @property
+    def is_live(self) -> bool:
+        """Whether regions are found now, which takes time and memory for every photo."""
+        return self.inputs.find is not None
+
+    def id_of(self, file: str) -> str:
+        """The id of the image that a row names by its file, with or without its ending.
+
+        Raises InputError, without saying where, for none, or if the photo of this name has another ending.
+        """
+        file = file.strip().removeprefix("./")
+        image = stem(file)
+        if not image:
+            raise InputError("no image is named")
+        there = self.files.get(image, ())
+        ending = file[len(image) :].lower()
+        if ending and there and all(photo.suffix.lower() != ending for photo in there):
+            raise InputError(f"{file}: {self.place} has {there[0].name} in its place")
+        if ending and there and all(differs_in_ending(file, photo.name) for photo in there):
+            self.other_endings[file] = None
+        return image
+
+    @property
+    def notes(self) -> list[str]:
+        """What is to be said of names that differ from their files' in the capitals of the ending."""
+        if not self.other_endings:
+            return []
+        return [
+            f"{self.place}: {len(self.other_endings):,} image names differ from their files' in the capitals of the "
+            f"ending, and are taken for the same, the first is {next(iter(self.other_endings))}"
+        ]
+
+    def look(self, images: Sequence[str]) -> Seen:
+        """What there is of these images, each named once."""
+        return self.inputs.look(images, self.given) if self.sees else Seen()
+
+    def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
+        """Raises InputError for what this model does not read, or has too little of."""
+        names = self.names
+        given = [names.regions] if regions else []
+        if photos:
+            given.append(names.photos)
+        if not self.sees:
+            if given:
+                raise InputError(f"{given[0]}: this model reads texts alone; leave it out")
+            return
+        if not self.reads_regions and regions:
+            raise InputError(
+                f"{names.regions}: this model looks at whole photos; pass {names.photos}"
+            )
+        if self.reads_pixels and not photos:
+            raise InputError(f"this model looks at the photos themselves; pass {names.photos}")
+        if self.reads_regions and not given:
+            raise InputError(
+                f"this model looks at regions of images; pass {names.regions}, or {names.photos} to find them now"
+            )
+        if regions and photos and not self.reads_pixels:
+            raise InputError(
+                f"{' and '.join(given)}: regions are in the store, or found in the photos; give one of them"
+            )
+
+
+def reads_pixels(student: Student, about: Described) -> bool:
+    """Whether photos themselves go into the model; a blind one reads zeros in their place."""
+    if isinstance(student, ClipAdapter):
+        return True
+    return isinstance(student, EndToEnd) and about.reads.regions and not about.reads.blind
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns of a file hold what is asked; several are separated by commas."""
+
+    text: str
+    """One text, or two; where a phrase is looked for, the text and the phrase."""
+    image: str = ""
+    """File names of the images."""
+    choices: str = ""
+    """The choices of a multiple choice."""
+
+    @property
+    def texts(self) -> list[str]:
+        """Names of the texts' columns."""
+        return split(self.text)
+
+
+def split(columns: str) -> list[str]:
+    """The names in a list of columns by comma."""
+    return [name.strip() for name in columns.split(",") if name.strip()]
+
+
+@dataclass(frozen=True)
+class Question:
+    """What is asked of a model."""
+
+    text: str
+    pair: str | None = None
+    """A second text, or the phrase that is looked for."""
+    choices: Sequence[str] = ()
+    images: Sequence[str] = ()
+    """Ids of the images."""
+
+
+File = str | Path | Image.Image
+"""An image: the path of its file, or a picture of Pillow's."""
+Files = File | Sequence[File]
+"""The image of a question, or its images."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A question as Python hands it over."""
+
+    text: str
+    pair: str | None
+    choices: tuple[str, ...]
+    pictures: tuple[Picture, ...]
+    where: str
+    """Whose images these are, for messages."""
+
+    def ids(self, stored: bool) -> tuple[str, ...]:
+        """Ids of its images: as a region store has them, or the files' own names, or what an open picture is here.
+
+        Raises InputError for an open picture where a store is asked.
+        """
+        ids = []
+        for number, picture in enumerate(self.pictures):
+            if isinstance(picture, Path):
+                ids.append(stem(str(picture)) if stored else str(picture))
+                continue
+            if stored:
+                raise InputError(
+                    f"{self.where}: a region store knows images by their names; pass the image's path, or no `regions`"
+                )
+            ids.append(self.where if len(self.pictures) == 1 else f"{self.where}, number {number}")
+        return tuple(ids)
+
+
+def asked_of(
+    texts: Sequence[str],
+    pairs: Sequence[str] | None,
+    images: Any,
+    choices: Sequence[Sequence[str]] | None,
+) -> list[Asked]:
+    """Questions of several lists, of which `images` may be the lone image of a lone text.
+
+    Raises InputError if they are empty, of different lengths, or no texts and images.
+    """
+    if not len(texts):
+        raise InputError("there are no texts: the list is empty")
+    if isinstance(images, File) and len(texts) == 1:
+        images = [images]
+    for name, many in (("pair", pairs), ("image", images), ("choices", choices)):
+        if many is not None and (isinstance(many, File) or len(many) != len(texts)):
+            raise InputError(f"{name}: expected a list of {len(texts)}, as many as there are texts")
+    return [
+        Asked(
+            _text(text, f"text {number}"),
+            None if pairs is None else _text(pairs[number], f"pair of text {number}"),
+            () if choices is None else tuple(choices[number]),
+            () if images is None else _pictures(images[number], f"image of text {number}"),
+            f"image of text {number}",
+        )
+        for number, text in enumerate(texts)
+    ]
+
+
+def _text(value: object, what: str) -> str:
+    if not isinstance(value, str):
+        raise InputError(f"{what}: expected a text, got {type(value).__name__}")
+    return value
+
+
+def _pictures(image: Files, what: str) -> tuple[Picture, ...]:
+    files = image if isinstance(image, list | tuple) else (image,)
+    for file in files:
+        if not isinstance(file, File):
+            kind = type(file).__name__
+            raise InputError(
+                f"{what}: expected the path of a file, or a picture of Pillow's, got {kind}"
+            )
+    return tuple(Path(file) if isinstance(file, str) else file for file in files)
+
+
+def question_example(name: str, asked: Question, form: Form, reads: Reads, sees: bool) -> Example:
+    """The example that a question makes, without a label.
+
+    Raises InputError, without saying where, if a text is empty, or choices, images or phrase are not as the model wants
+    them.
+    """
+    for what, text in (("text", asked.text), ("second text", asked.pair)):
+        if text is not None and not text.strip():
+            raise InputError(f"the {what} is empty")
+    expected = len(form.labels) if isinstance(form, Choose) else 0
+    if len(asked.choices) != expected:
+        raise InputError(f"{len(asked.choices)} choices; this model chooses among {expected}")
+    if sees and not 1 <= len(asked.images) <= reads.images:
+        raise InputError(f"{len(asked.images)} images; this model looks at {reads.images}")
+    images = tuple(asked.images) if sees else ()
+    if form.reads != "phrase":
+        return Example(name, asked.text, asked.pair, choices=tuple(asked.choices), images=images)
+    start = asked.text.find(asked.pair or "\0")
+    if start < 0:
+        raise InputError(f"the phrase {asked.pair!r} does not stand in the text {asked.text!r:.60}")
+    tags = ((start, start + len(asked.pair or ""), 0),)
+    return Example(name, asked.text, images=images, tags=tags)
+
+
+@dataclass(frozen=True)
+class Line:
+    """One row of a file, or one example of a split."""
+
+    where: Where | str
+    """File and line, for messages."""
+    cells: Mapping[str, object]
+    """Its own columns."""
+    example: Example | None
+    """None if it cannot be asked."""
+    fault: str = ""
+    """Why."""
+
+
+def lines_of(
+    path: Path, columns: Columns, form: Form, reads: Reads, sight: Sight
+) -> tuple[list[str], list[Line]]:
+    """The names of a file's columns, and a line for each row, in the file's order.
+
+    Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
+    """
+    header, rows = whole_rows(path, ())
+    check_asked(path, header, vars(columns), sight.names.mark)
+    texts = columns.texts
+    if len(texts) not in (1, 2):
+        raise InputError(f"--text {columns.text}: expected one column, or two by comma")
+    lines = []
+    for number, (where, cells) in enumerate(rows):
+        try:
+            first, *second = texts_in(cells, texts)
+            images = [sight.id_of(file) for file in texts_in(cells, split(columns.image))]
+            choices = texts_in(cells, split(columns.choices))
+            asked = Question(first, second[0] if second else None, choices, images)
+            example = question_example(f"{path.stem}-{number}", asked, form, reads, sight.sees)
+        except InputError as error:
+            lines.append(Line(where, cells, None, str(error)))
+        else:
+            lines.append(Line(where, cells, example))
+    return header, lines
+
+
+def line_of(example: Example, where: str) -> Line:
+    """An example of a data set's own layout, whose columns are what it was read as."""
+    cells: dict[str, object] = {"id": example.official or example.id, "text": example.text}
+    if example.pair is not None:
+        cells["pair"] = example.pair
+    for start, stop, _ in example.tags[:1] if example.gold is not None else ():
+        cells["phrase"] = example.text[start:stop]
+    for number, choice in enumerate(example.choices):
+        cells[f"option_{number}"] = choice
+    for number, image in enumerate(example.images):
+        cells["image" if len(example.images) == 1 else f"image_{number}"] = image
+    return Line(f"{where}, {cells['id']}", cells, example)

@@ -1,0 +1,232 @@
+"""Sentence vectors, and how well texts fit their images, without any training."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import torch
+from scipy.special import expit
+from torch import Tensor
+
+from groundling.core.batch import Example, collate, needed
+from groundling.core.errors import InputError
+from groundling.data.regions.inputs import RegionInputs
+from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.models.clip import load_frozen_clip
+from groundling.models.heads import load_head
+from groundling.models.sentence import Sentence
+from groundling.models.text import TextEncoder
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.runs.progress import followed
+from groundling.settings.objectives import Targeted
+from groundling.teachers.clip import ClipTeacher
+from groundling.teachers.clip_parts import text_of
+from groundling.teachers.dataset import FeatureCache, TeacherSet
+from groundling.vision_language.loading import design_of, is_single_stream, load_student
+from groundling.vision_language.single_stream import SingleStream
+
+# Sentence vectors of texts, as sentence-transformers would make them of the same folder.
+
+TEXT_BATCH = 64
+"""Texts in one forward pass."""
+
+
+def reads(text: TextEncoder, sentence: Sentence) -> int:
+    """Most pieces of a text that are read: the folder's own length, as far as the encoder goes."""
+    return min(text.max_length, sentence.max_length or text.max_length)
+
+
+@torch.no_grad()
+def sentence_vectors(
+    text: TextEncoder, sentence: Sentence, texts: Sequence[str], max_length: int = 0
+) -> tuple[Tensor, np.ndarray]:
+    """Vectors (N, E) of texts on the CPU, and how many pieces were cut off the end of each, (N,).
+
+    Args:
+        text: Put into evaluation mode; its device is used.
+        sentence: How vectors are made of its states; its default prompt stands before every text.
+        texts: N texts.
+        max_length: Pieces of a text that are read, in place of `reads(text, sentence)`.
+    """
+    text.eval()
+    length = min(max_length, text.max_length) if max_length else reads(text, sentence)
+    examples = [Example(str(number), sentence.prompt + one) for number, one in enumerate(texts)]
+    samples = TextSamples(examples, TextInput(text.tokenizer, length))
+    device = next(text.parameters()).device
+    order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
+    dropped = np.zeros(len(order), np.int64)
+    found = []
+    for start in followed(range(0, len(order), TEXT_BATCH), "sentences", "batch"):
+        places = order[start : start + TEXT_BATCH]
+        some = samples.get([int(place) for place in places])
+        dropped[places] = [sample.dropped for sample in some]
+        batch = collate(some).to(device)
+        tokens = needed(batch.text, "text", "a sentence encoder")
+        states = needed(text(batch).text, "text", "a sentence encoder")
+        found.append(sentence.vectors(states, tokens.mask).cpu())
+    return torch.cat(found)[np.argsort(order, kind="stable")], dropped
+
+
+BATCH = 64
+"""Texts that are read at a time."""
+
+
+class Matches(NamedTuple):
+    """How well N texts fit their images."""
+
+    scores: np.ndarray
+    """(N,) float64, the better, the higher."""
+    read: list[bytes]
+    """What was read of each text: equal where nothing that was read differs."""
+    dropped: np.ndarray
+    """(N,) pieces that were cut off each text's end."""
+
+
+class Matcher(Protocol):
+    """What says how well a text fits an image."""
+
+    @property
+    def measure(self) -> str:
+        """What a score is, in words."""
+        ...
+
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """Scores of a split's examples, of one image and no choices; raises InputError where one has not."""
+        ...
+
+    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+        """Scores (N,) as they are to be clustered."""
+        ...
+
+
+class ByCosine:
+    """A CLIP-like model's own measure; its features of every image and text are computed once and kept."""
+
+    measure = "cosine x scale"
+
+    def __init__(self, source: str, images: str, device: torch.device, cache: FeatureCache) -> None:
+        """`images`: their folder; features are kept in `cache`. Raises InputError if it is no CLIP of two sides."""
+        if is_single_stream(source):
+            raise InputError(f"{source}: this model reads regions; pass --regions STORE")
+        self.clip = load_frozen_clip(source)
+        self.clip.to(device)
+        self.images = images
+        self.cache = cache
+        self.scale = float(needed(self.clip.text, "text", "a CLIP").logit_scale.exp())
+
+    def kept(self, examples: Sequence[Example], *features: str) -> Samples:
+        """The examples as samples that carry the named features: `clip_image` (E,), `clip_text` (E,), unit length."""
+        teacher = ClipTeacher(self.clip, features, Targeted(teacher_images=self.images))
+        samples, _ = TeacherSet([teacher], self.cache).wrap(TextSamples(examples, None))
+        return samples
+
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """Cosine of image and text times CLIP's scale."""
+        samples = self.kept(examples, "clip_image", "clip_text")
+        scores: list[float] = []
+        read = []
+        dropped = []
+        for start in range(0, len(examples), BATCH):
+            places = range(start, min(start + BATCH, len(examples)))
+            some = [sample.features for sample in samples.get(places, ())]
+            images = np.stack([one["clip_image"] for one in some]).astype(float)
+            texts = np.stack([one["clip_text"] for one in some]).astype(float)
+            scores += (self.scale * (images * texts).sum(1)).tolist()
+            for row, cut in self.clip.rows([text_of(examples[place]) for place in places]):
+                read.append(row.ids.tobytes())
+                dropped.append(cut)
+        return Matches(np.array(scores), read, np.array(dropped))
+
+    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+        """The scores themselves."""
+        return scores
+
+
+class ByMatchHead:
+    """A pre-trained single-stream model's head that tells whether text and image belong together (1 = match)."""
+
+    measure = "log-odds of a match"
+
+    def __init__(
+        self,
+        source: str,
+        inputs: RegionInputs,
+        splits: Sequence[str],
+        device: torch.device,
+        max_length: int,
+    ) -> None:
+        """The match head of a model's folder, on some splits' images; `max_length` in pieces per text.
+
+        Raises InputError for another model, one without such a head, or other regions.
+        """
+        model = load_student(source)
+        if not isinstance(model, SingleStream):
+            raise InputError(
+                f"{source}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
+                "without --regions"
+            )
+        self.model = model.to(device).eval()
+        self.head = SentenceImage(model.sizes)
+        for name, part in self.head.saved().items():
+            if not load_head(Path(source), part, name):
+                raise InputError(
+                    f"{source}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
+                    "VisualBERT on captions, for VL-BERT with --related"
+                )
+        self.head.to(device).eval()
+        # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
+        design_of(model).ready(model, (), True)
+        self.max_length = max_length
+        self.device = device
+        self.inputs = inputs
+        inputs.check_pixels(model, source)
+        for split in splits:
+            inputs.check(model, split)
+
+    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+        """The head's logit of a match less that of none."""
+        text, _ = self.model.inputs(self.max_length)
+        texts = TextSamples(self.inputs.told(examples), text)
+        samples = self.inputs.samples(texts, self.model, self.inputs.at(split))
+        scores = np.zeros(len(examples))
+        read = [b""] * len(examples)
+        dropped = np.zeros(len(examples), np.int64)
+        order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
+        starts = range(0, len(order), BATCH)
+        for start in followed(starts, f"matching {split}", "batch"):
+            places = order[start : start + BATCH]
+            some = samples.get([int(place) for place in places], ())
+            batch = collate(some).to(self.device)
+            with torch.no_grad():
+                logits = self.head.read(self.model(batch), batch).double()
+            scores[places] = (logits[:, 1] - logits[:, 0]).cpu().numpy()
+            for place, sample in zip(places, some, strict=True):
+                read[place] = needed(sample.text, "text", "a match head").ids.tobytes()
+                dropped[place] = sample.dropped
+        return Matches(scores, read, dropped)
+
+    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+        """Probabilities of a match."""
+        return np.asarray(expit(scores))
+
+
+def same_for_same(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:
+    """Scores (N, C) in which choices whose texts were read alike, (N, C) digests, have the first one's score.
+
+    Texts that differ only beyond what a model reads would otherwise differ by rounding, and the choice be arbitrary.
+    """
+    first = np.array([[texts.index(text) for text in texts] for texts in read])
+    return np.take_along_axis(scores, first, 1)
+
+
+def finite(similarities: np.ndarray) -> np.ndarray:
+    """The similarities (N, C) themselves; raises InputError where one is not finite."""
+    faults = np.flatnonzero(~np.isfinite(similarities).all(1))
+    if len(faults):
+        raise InputError(
+            f"row {faults[0]}: a similarity is not a finite number ({len(faults):,} such)"
+        )
+    return similarities

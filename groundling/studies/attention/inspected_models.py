@@ -1,0 +1,603 @@
+"""A model as an analysis asks it, on examples of its kind, and what it says of each as one number (its outcome).
+
+A fine-tuned model's is the probability of the right answer, a pre-trained one's that of a match of text and image or
+of words that are hidden from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from groundling.core.batch import IGNORE, Batch, Encoded, Example, RegionRow, Sample, needed
+from groundling.core.errors import InputError
+from groundling.core.metrics import Metric
+from groundling.core.output_types import Answer, Choose, Form, Pick, Regress
+from groundling.core.registry import named
+from groundling.core.rng import generator, seed_of
+from groundling.data.captions.captions import (
+    Captions,
+    find_images,
+    in_store,
+    read_captions,
+    with_store_ids,
+)
+from groundling.data.image_samples import pictures_of
+from groundling.data.images import Picture
+from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen
+from groundling.data.regions.samples import Mark, Store
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import Changed, Samples, TextSamples
+from groundling.models.formats import RegionReader, Student
+from groundling.models.heads import load_head, start_lm_head
+from groundling.objectives.masked_lm import MaskedLM
+from groundling.objectives.sentence_image import SentenceImage
+from groundling.objectives.supervised import Supervised
+from groundling.prediction.description import FILE
+from groundling.prediction.fitted import labelled_parts, load
+from groundling.prediction.loaded import such
+from groundling.settings.inputs import Asking, CaptionColumns, RegionInput
+from groundling.studies.attention.commands import Attending
+from groundling.studies.attention.grounding import pointing
+from groundling.studies.attention.models import PatchReader, PatchStore
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.tasks import Task
+from groundling.vision_language.loading import design_of, load_student
+from groundling.vision_language.single_stream import SingleStream
+
+# Any model whose attention is looked at, examples as it reads them, and its controls: other images, random weights.
+
+
+class Attended:
+    """A model of text and regions, on its device, and the regions that it reads."""
+
+    def __init__(self, config: Attending, device: torch.device) -> None:
+        """Raises InputError if the model reads no regions, or others than it is given."""
+        self.config = config
+        model = load_student(config.model, config.kind, config.join)
+        if not isinstance(model, RegionReader):
+            raise InputError(
+                f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
+                "`groundling pretrain` leaves one, or a VisualBERT, LXMERT or ViLT of transformers"
+            )
+        settings = RegionInput(
+            config.regions,
+            config.images,
+            config.most_regions,
+            other_regions=config.other_regions,
+            tags=config.tags,
+        )
+        self.inputs = RegionInputs(settings, called=UNTIED)
+        self.inputs.check_pixels(model, config.model)
+        self.store: SeveralStores | None = None
+        if isinstance(model, PatchReader):
+            _refuse_regions(config)
+        elif not config.regions:
+            raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
+        else:
+            self.inputs.check(model)
+            self.store = self.inputs.stores()
+        if config.untrained:
+            untrained(model, config.seed)
+        if isinstance(model, SingleStream):
+            # A text alone or a pair is read as in pre-training.
+            design_of(model, config.join).ready(model, (), True)
+        self.model = model.to(device).eval()
+
+    def mark(self, usual: Mark) -> Mark:
+        """Which of its regions are right: a task's own rule, of patches `pointing`."""
+        return pointing if isinstance(self.model, PatchReader) else usual
+
+    def samples(self, examples: Sequence[Example], others: bool = False) -> Samples:
+        """Examples as the model reads them; `others`: beside the looks of other images, see `OtherLooks`.
+
+        Raises InputError if an example has no image, or an image no regions.
+        """
+        model = self.model
+        text, _ = model.inputs(self.config.max_length)
+        texts = TextSamples(self.inputs.told(examples), text, keep=0)  # each is read once
+        files: dict[str, Picture] = {}
+        if model.reads != "features":
+            files = pictures_of(texts, self.config.images, "a model that reads pixels")
+        store: Store | None = self.store
+        if isinstance(model, PatchReader):
+            store = PatchStore(model, files)
+        assert store is not None  # only patches have none
+        partner: dict[str, str] = {}
+        if others:
+            partner = partners(
+                [image for one in examples for image in one.images], self.config.seed
+            )
+            store = OtherLooks(store, partner)
+        shown = {image: files[partner.get(image, image)] for image in files}
+        samples = self.inputs.samples(texts, model, Seen(store, shown))
+        empty = [image for images in samples.images for image in images if not store.count(image)]
+        if empty:
+            names = " ".join(self.config.regions)
+            raise InputError(
+                f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
+                "in which every image has one, or leave these images out"
+            )
+        return samples
+
+
+def _refuse_regions(config: Attending) -> None:
+    """Raises InputError for settings of regions, which a model that reads patches has none of."""
+    for name, given in (
+        ("--regions", config.regions),
+        ("--most-regions", config.most_regions),
+        ("--other-regions", config.other_regions),
+    ):
+        if given:
+            raise InputError(
+                f"{config.model}: this model reads patches of photos, no regions; leave {name} out"
+            )
+
+
+# -- controls ----------------------------------------------------------------------------------------------------------
+
+
+def partners(images: Sequence[str], seed: int) -> dict[str, str]:
+    """Another image for every image, each the other of exactly one; the same for the same seed and images.
+
+    Raises InputError for fewer than two images.
+    """
+    different = list(dict.fromkeys(images))
+    if len(different) < 2:
+        raise InputError(
+            f"{len(different)} image: there is no other one to show instead; at least 2 are needed "
+            "(--no-other-images or --no-other-inputs leaves this control out)"
+        )
+    order = generator(seed, "partners").permutation(len(different))
+    # Along one circle nobody meets itself.
+    others = np.roll(order, 1)
+    return {different[one]: different[other] for one, other in zip(order, others, strict=True)}
+
+
+class OtherLooks:
+    """A store in which every image keeps its boxes and shows what is seen in another image's.
+
+    So a caption is read beside as many regions in the same places, whose looks it does not describe: what a head finds
+    then, it finds by where and how large regions are, and by which come first. If the other image has fewer regions,
+    they come again.
+    """
+
+    def __init__(self, store: Store, partner: Mapping[str, str]) -> None:
+        """`partner`: whose looks each image gets, see `partners`."""
+        self.store = store
+        self.partner = partner
+        self.count = store.count
+        self.size = store.size
+        self.in_annotated_order = store.in_annotated_order
+        self.behind = store.behind
+
+    def __contains__(self, image: object) -> bool:
+        return image in self.store
+
+    def __getitem__(self, image: str) -> RegionRow:
+        """The image's regions with the features of its partner's."""
+        row = self.store[image]
+        other = self.store[self.partner[image]]
+        own_places = np.flatnonzero(~row.whole)
+        places = np.flatnonzero(~other.whole)
+        if not len(places):
+            places = np.arange(len(other))
+        features = row.features.copy()
+        features[own_places] = other.features[np.resize(places, len(own_places))]
+        if row.whole.any():
+            # Without a whole image of its own, the other's regions stand for it, as in `with_whole_image`.
+            whole = other.features[other.whole] if other.whole.any() else other.features
+            features[row.whole] = whole.mean(0)
+        return replace(row, features=features)
+
+
+def untrained(model: Student, seed: int = 0) -> Student:
+    """The model itself with random weights in place of its own, drawn as BERT's are; its CNN, if any, stays.
+
+    A control: what such a model's heads find, training has not taught them.
+    """
+    draws = torch.Generator().manual_seed(seed_of(seed, "untrained"))
+    for name, part in model.named_modules():
+        if name.startswith("cnn."):
+            continue
+        if isinstance(part, nn.Linear | nn.Embedding):
+            values = torch.randn(part.weight.shape, generator=draws) * 0.02
+            part.weight.data.copy_(values)
+        if isinstance(part, nn.Linear) and part.bias is not None:
+            part.bias.data.zero_()
+        if isinstance(part, nn.LayerNorm):
+            part.reset_parameters()
+    for weight in model.of_patches() if isinstance(model, PatchReader) else ():
+        weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
+    return model
+
+
+class Outcome(Protocol):
+    """What is measured of every example."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What the numbers of `values` are, in words."""
+        ...
+
+    @property
+    def explains(self) -> str:
+        """What the number of `explained` is, in words."""
+        ...
+
+    def put(self, samples: Samples) -> Samples:
+        """The samples as they are asked."""
+        ...
+
+    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(B, len(names)); NaN where an example has no such number."""
+        ...
+
+    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(B,), the output that attributions add up to."""
+        ...
+
+
+class Match:
+    """How well text and image belong together, as the head of pre-training has it."""
+
+    names = ("log-odds of a match",)
+    explains = names[0]
+
+    def __init__(self, head: SentenceImage) -> None:
+        self.head = head
+
+    def put(self, samples: Samples) -> Samples:
+        """The samples themselves."""
+        return samples
+
+    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(B, 1)."""
+        return self.explained(encoded, batch)[:, None]
+
+    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """The logit of a match less that of none (B,); of a multiple choice, the mean over choices."""
+        logits = self.head.read(encoded, batch)
+        return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
+
+
+class HiddenWords:
+    """How likely the pieces are that were hidden from the text (masked LM, every chosen piece as [MASK])."""
+
+    names = ("log-probability of a hidden piece", "share of them that is guessed")
+    explains = names[0]
+
+    def __init__(self, head: MaskedLM, seed: int = 0) -> None:
+        """`seed` draws the pieces, for each example by its id."""
+        self.head = head
+        self.seed = seed
+
+    def put(self, samples: Samples) -> Samples:
+        """The samples with hidden pieces, at least one each."""
+        return Changed(samples, lambda sample: sample.each_row(self._hidden))
+
+    def _hidden(self, row: Sample) -> Sample:
+        text = needed(row.text, "text", "a masked LM")
+        draw = generator(self.seed, "hidden", row.id).random(len(text.ids))
+        draw[text.special] = np.inf
+        chosen = (draw < self.head.rate) | (draw == draw.min())
+        chosen &= ~text.special
+        ids = np.where(chosen, self.head.mask_id, text.ids)
+        labels = np.where(chosen, text.ids, IGNORE)
+        return replace(row, text=replace(text, ids=ids)).with_label(self.head.name, labels)
+
+    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(B, 2)."""
+        labels = batch.labels[self.head.name]
+        logits = self.head.read(encoded, batch).float()
+        asked = labels[labels != IGNORE]
+        likely = logits.log_softmax(-1).gather(1, asked[:, None])[:, 0]
+        right = (logits.argmax(-1) == asked).float()
+        return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
+
+    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """The mean log-probability (B,) of an example's hidden pieces."""
+        return self.values(encoded, batch)[:, 0]
+
+
+def _mean_of(numbers: Tensor, labels: Tensor, batch: Batch) -> Tensor:
+    """Means (B,) of one number for each hidden piece, in the order of rows and pieces."""
+    row = (labels != IGNORE).nonzero()[:, 0] // batch.choices
+    sums = numbers.new_zeros(len(batch)).index_add(0, row, numbers)
+    counts = numbers.new_zeros(len(batch)).index_add(0, row, torch.ones_like(numbers))
+    return sums / counts
+
+
+PROBABILITY = "probability of the right answer"
+ERROR = "squared error, negative"
+
+
+class RightAnswer:
+    """What a fine-tuned model gives the right answer, and what its task scores."""
+
+    explains = "score of the right answer"
+
+    def __init__(self, objective: Supervised, metrics: Sequence[Metric] = ()) -> None:
+        """Of `metrics` the first that is a mean over examples is told."""
+        self.objective = objective
+        self.metrics = [one for one in metrics if one.is_mean][:1]
+        first = ERROR if isinstance(objective.form, Regress) else PROBABILITY
+        self.names = (first, *(one.name for one in self.metrics))
+
+    def put(self, samples: Samples) -> Samples:
+        """The samples themselves."""
+        return samples
+
+    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """(B, 1 + metrics)."""
+        outputs = self.objective.outputs(encoded, batch)
+        labels = batch.labels["label"]
+        first = right_share(outputs, labels, self.objective.form)
+        columns = [first.double().cpu()]
+        predictions = self.objective.form.predict(outputs.detach().cpu().numpy())
+        for metric in self.metrics:
+            said = outputs.detach().cpu().numpy() if metric.ranked else predictions
+            columns.append(torch.from_numpy(metric.gained(said, labels.cpu().numpy())))
+        return torch.stack(columns, 1)
+
+    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+        """The output (B,) of the right answer, before any softmax; of several right regions, their mean."""
+        outputs = self.objective.outputs(encoded, batch)
+        form = self.objective.form
+        if isinstance(form, Regress):
+            return outputs[:, 0]
+        weights = _right(outputs, batch.labels["label"], form)
+        return (_scores(outputs, form) * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+def _scores(outputs: Tensor, form: Form) -> Tensor:
+    """One score (B, K) of each answer; of UNITER's two of each choice the right one."""
+    if isinstance(form, Choose) and form.outputs == 2:
+        return outputs[:, 1::2]
+    return outputs
+
+
+def _right(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
+    """1 for answers (B, K) that are right, 0 for others: of soft targets, the best one; all 0 where nothing is."""
+    scores = _scores(outputs, form)
+    if isinstance(form, Pick):
+        return (labels > 0).to(scores.dtype)
+    if isinstance(form, Answer) and labels.ndim == 3:
+        place, credit = labels.unbind(-1)
+        best = credit.where(place >= 0, -1.0).argmax(1, keepdim=True)
+        there = (place >= 0) & (credit > 0)
+        right = place.gather(1, best).clamp(min=0).long()
+        weight = there.gather(1, best).to(scores.dtype)
+        return torch.zeros_like(scores).scatter(1, right, weight)
+    return torch.zeros_like(scores).scatter(1, labels.long()[:, None], 1.0)
+
+
+def right_share(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
+    """The right answer's share (B,) of a softmax over answers, whatever the loss was; NaN where nothing is right.
+
+    Of a number (`Regress`) it is minus the squared error.
+    """
+    if isinstance(form, Regress):
+        return -((outputs[:, 0] - labels) ** 2)
+    scores = _scores(outputs, form)
+    if isinstance(form, Pick):
+        scores = scores.masked_fill(labels < 0, -torch.inf)
+    right = _right(outputs, labels, form)
+    share = (scores.softmax(-1) * right).sum(1)
+    return share.where(right.sum(1) > 0, torch.nan)
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+Asked = Literal["best", "match", "words"]
+
+
+class Subject(Protocol):
+    """A model and what it reads."""
+
+    model: RegionReader
+    form: Form | None
+    """Shape of a fine-tuned model's answers."""
+    outcome: Outcome | None
+    """What it says of an example, as one number; None if it says nothing."""
+    notes: list[str]
+    """What a reader of its numbers must know."""
+
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> Samples:
+        """Examples as the model reads them; with `partner`, beside the looks of other images (`OtherLooks`)."""
+        ...
+
+
+def subject_of(
+    config: Attending, asked: Asked, device: torch.device, trust: Sequence[str] = ()
+) -> Subject:
+    """The model of the settings; raises InputError if it reads no regions, or other ones than the stores have.
+
+    `trust`: objects of the user's own that a fine-tuned model's folder may ask for.
+    """
+    if is_fine_tuned(config.model):
+        return FineTuned(config, device, trust)
+    return PreTrained(config, asked, device)
+
+
+def is_fine_tuned(source: str) -> bool:
+    """Whether `finetune` wrote a folder, so that there is a head and a task."""
+    patterns = (FILE, f"model/{FILE}", f"seed-*/model/{FILE}")
+    return any(any(Path(source).glob(pattern)) for pattern in patterns)
+
+
+def match_head(model: Student, folder: str | Path, device: torch.device | str) -> Match | None:
+    """The head that `pretrain` left beside a model, if it did: it tells whether text and image match."""
+    head = SentenceImage(model.sizes)
+    if not all(load_head(Path(folder), part, name) for name, part in head.saved().items()):
+        return None
+    return Match(head.to(device).eval())
+
+
+class PreTrained:
+    """A model as `pretrain` leaves it, with the head that tells a match, or hidden words."""
+
+    def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
+        """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
+        self.attended = Attended(config, device)
+        if isinstance(self.attended.model, Lxmert):
+            raise InputError(
+                f"{config.model}: the importance of modalities is not defined for a model of two streams: "
+                "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
+            )
+        self.model: RegionReader = self.attended.model
+        self.form: Form | None = None
+        self.notes: list[str] = []
+        folder = Path(config.model)
+        self.outcome: Outcome | None = None
+        if asked != "words":
+            self.outcome = match_head(self.model, folder, device)
+        if asked != "match" and self.outcome is None:
+            self.outcome = self._words(folder, device, config.seed)
+        if self.outcome is None and asked != "best":
+            raise InputError(
+                f"{config.model}: holds no head for --outcome {asked}; `groundling pretrain` leaves one that tells a "
+                "match for UNITER and VisualBERT on captions and for VL-BERT with --related, and one of words for all"
+            )
+
+    def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWords | None:
+        if not isinstance(self.model, SingleStream):  # a guest's own heads are not read
+            return None
+        mask = self.model.text.tokenizer.mask_token_id
+        if mask is None:
+            return None
+        head = MaskedLM(self.model.sizes, mask_id=mask)
+        if start_lm_head(head.head, folder, "bert") == "new":
+            return None
+        return HiddenWords(head.to(device).eval(), seed)
+
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> Samples:
+        """As `Attended` puts them."""
+        return self.attended.samples(examples, others=partner is not None)
+
+
+class FineTuned:
+    """A model as `finetune` leaves it, asked as in its training run's evaluation."""
+
+    def __init__(self, config: Attending, device: torch.device, trust: Sequence[str] = ()) -> None:
+        """Raises InputError if it reads texts alone, or the settings are another model's."""
+        self.fitted = load(config.model, device=str(device), trust=trust)
+        student = self.fitted.student
+        if not isinstance(student, SingleStream) or not self.fitted.about.reads.regions:
+            raise InputError(f"{config.model}: this model reads texts alone")
+        if config.most_regions:
+            raise InputError(
+                f"--most-regions {config.most_regions}: {config.model} reads as many as it learned with; leave it out"
+            )
+        if not config.tags:
+            raise InputError(f"--no-tags: {config.model} reads texts as it learned; leave it out")
+        self.sight = self.fitted.sight(
+            config.regions, config.images, other_regions=config.other_regions
+        )
+        if config.untrained:
+            untrained(student, config.seed)
+        self.model: RegionReader = student.to(device).eval()
+        self.form: Form | None = self.fitted.form
+        self.task = self.fitted.task()
+        self.outcome: Outcome | None = RightAnswer(self.fitted.objective, self.task.metrics)
+        self.notes = self.fitted.notes
+
+    def samples(
+        self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
+    ) -> Samples:
+        """As its own head asks; raises InputError for an image that cannot be looked at."""
+        images = list(dict.fromkeys(image for one in examples for image in one.images))
+        others = [] if partner is None else [partner[image] for image in images]
+        seen = self.sight.look(list(dict.fromkeys([*images, *others])))
+        for image, fault in seen.faults.items():
+            raise InputError(f"{image}: {fault}{such(len(seen.faults))}")
+        if partner is not None and seen.store is not None:
+            photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
+            seen = replace(seen, store=OtherLooks(seen.store, partner), photos=photos)
+        return self.fitted.samples(examples, seen, self.task.mark)
+
+
+def reads_pixels(subject: Subject) -> bool:
+    """Whether a model makes its features from photos."""
+    return subject.model.reads != "features"
+
+
+def check_labels(subject: Subject, examples: Sequence[Example], data: str) -> None:
+    """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
+    if subject.form is None or None not in [example.label for example in examples]:
+        return
+    if not any(example.gold for example in examples):
+        raise InputError(
+            f"{data}: examples have no labels; pass --no-other-inputs --explained 0, or labelled data"
+        )
+
+
+def examples_of(
+    subject: Subject,
+    data: Path,
+    task: str,
+    split: str,
+    *,
+    asking: Asking,
+    label: str,
+    columns: CaptionColumns,
+    photos: str,
+) -> tuple[list[Example], list[str]]:
+    """A `task`'s examples, those that a fine-tuned model knows, or captions of images; and notes on what is read past.
+
+    Args:
+        subject: who reads them.
+        data: the task's folder, a file of one's own for a fine-tuned model, or captions.
+        task: empty: a fine-tuned model's own, or captions.
+        split: empty: the first that has labels.
+        asking: columns of a file of one's own.
+        label: the column of its label.
+        columns: those of a table of captions.
+        photos: the folder of a caption's images, for a model that reads pixels.
+
+    Raises InputError if the data is missing or malformed, or an example has no image.
+    """
+    notes: list[str] = []
+    if isinstance(subject, FineTuned) and not task:
+        _, parts = labelled_parts(subject.fitted, data, split, asking, label, subject.sight)
+        examples = next(iter(parts.values()))
+    elif task:
+        found = named("tasks", Task, task).at(data)
+        examples = found.read(data, split or found.dev[0])
+    else:
+        told = read_captions(data, (split,) if split else (), columns)
+        examples = _of_captions(told, subject, photos)
+        notes = told.notes
+    for example in examples:
+        if not example.images:
+            raise InputError(f"{data}: {example.id} names no image")
+    return examples, notes
+
+
+def _of_captions(told: Captions, subject: Subject, folder: str) -> list[Example]:
+    """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
+    images = told.images
+    store = subject.attended.store if isinstance(subject, PreTrained) else None
+    if store is None and folder:
+        found = find_images(images, folder, told.path)
+        images = [*found.images, *found.missing]
+    images = with_store_ids(images)
+    if isinstance(store, SeveralStores):
+        found = in_store(images, store, store.name, told.path)
+        images = [*found.images, *found.missing]
+    return [
+        Example(f"{image.id}#{number}", caption, images=(image.id,))
+        for image in images
+        for number, caption in enumerate(image.captions)
+    ]

@@ -1,0 +1,215 @@
+"""CLIP's towers as they are looked at: patches among themselves, words among themselves, nothing between the two."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+from torch import Tensor, nn
+from transformers import CLIPModel, CLIPTextModel, CLIPVisionModel, PreTrainedTokenizerBase
+
+from groundling.core.batch import Batch, Encoded, RegionRow, Regions, Sizes, Tokens, needed
+from groundling.core.errors import InputError
+from groundling.data.samples import TextInput
+from groundling.models.attention import (
+    AttentionMap,
+    Places,
+    Watch,
+    places_of_patches,
+    places_of_text,
+    watching,
+)
+from groundling.models.formats import Viewed
+from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
+from groundling.studies.attention.models import PatchReader, in_patches, processed
+
+IMAGE, TEXT = "image over image", "text over text"
+"""What the maps of the two towers are called."""
+
+
+class ClipLooks(PatchReader):
+    """CLIP's stock towers, or one of them; the text of a batch and the patches of its photo never meet.
+
+    A text is cut to the tower's window. Each tower's layers are counted by themselves from 0.
+    """
+
+    def __init__(
+        self,
+        text: CLIPTextModel | None,
+        image: CLIPVisionModel | None,
+        tokenizer: PreTrainedTokenizerBase | None,
+        processor: Any,
+    ) -> None:
+        """`tokenizer` of the text tower, `processor` of the image tower's photos; None without that tower.
+
+        Raises InputError if the processor does not say which part of a photo the tower sees.
+        """
+        super().__init__()
+        self.text = text
+        self.image = image
+        self.tokenizer = tokenizer
+        self.processor = processor
+        if text is not None and image is not None:
+            self.told = "Two towers that never meet: words read words, patches read patches."
+        self.sizes = Sizes()
+        if image is not None:
+            self.sizes = Sizes(visual=image.config.hidden_size, regions=3 * self.side**2)
+
+    @property
+    def side(self) -> int:
+        """Pixels of a patch's side."""
+        config: Any = needed(self.image, "image", "a CLIP without its image tower").config
+        return int(config.patch_size)
+
+    @property
+    def _picture(self) -> int:
+        """Pixels of a side of what the image tower sees."""
+        config: Any = needed(self.image, "image", "a photo").config
+        return int(config.image_size)
+
+    @property
+    def kind(self) -> str:
+        """CLIP, with one tower or two."""
+        return "clip"
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces; none without the text tower."""
+        return [] if self.tokenizer is None else list(self.tokenizer.all_special_ids)
+
+    @property
+    def needs_photo(self) -> bool:
+        """Only of an image tower alone."""
+        return self.text is None
+
+    def inputs(self, max_length: int) -> tuple[TextInput | None, None]:
+        """Texts of at most `max_length` pieces, or the text tower's window; None without that tower."""
+        if self.text is None or self.tokenizer is None:
+            return None, None
+        window = self.text.config.max_position_embeddings
+        return TextInput(self.tokenizer, min(max_length, window)), None
+
+    def word_embeddings(self) -> nn.Module:
+        """The text tower's token embeddings."""
+        table: nn.Module = needed(self.text, "text", "word embeddings").get_input_embeddings()
+        return table
+
+    def patches(self, photo: Image.Image) -> RegionRow:
+        """The class token and the patches of what the tower sees of a photo: of most processors, its middle."""
+        expected = self._picture
+        pixels = processed(self.processor, photo)
+        if pixels.shape != (3, expected, expected):
+            raise InputError(
+                f"the image processor makes {pixels.shape} of a photo, but the tower reads (3, {expected}, "
+                f"{expected}); mend preprocessor_config.json"
+            )
+        return in_patches(pixels, self.side, shown_by(self.processor, photo.size, expected))
+
+    def of_patches(self) -> list[nn.Parameter]:
+        """The convolution's weights and the class token."""
+        parts = needed(self.image, "image", "patches").embeddings
+        return [*parts.patch_embedding.parameters(), parts.class_embedding]
+
+    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+        """Last states of `text` (N, T, D) and of class token and patches, `visual` (N, R, D), where they are there."""
+        text = visual = None
+        if self.image is not None and batch.regions is not None:
+            visual = self._seen(batch.regions, attention)
+        if self.text is not None and batch.text is not None:
+            text = self._read(batch.text, attention)
+        return Encoded(text=text, visual=visual)
+
+    def _seen(self, regions: Regions, attention: Watch | None) -> Tensor:
+        side = self.side
+        tower = needed(self.image, "image", "patches")
+        across = self._picture // side
+        # Patches laid side by side are the tower's pixels again.
+        cut = regions.features[:, 1:].view(-1, across, across, 3, side, side)
+        pixels = cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, across * side, across * side)
+        places = places_of_patches(regions)
+        with _watched(tower, IMAGE, places, attention):
+            states: Tensor = tower(pixel_values=pixels).last_hidden_state
+        return states
+
+    def _read(self, tokens: Tokens, attention: Watch | None) -> Tensor:
+        tower = needed(self.text, "text", "words")
+        with _watched(tower, TEXT, places_of_text(tokens), attention):
+            states: Tensor = tower(
+                input_ids=tokens.ids, attention_mask=tokens.mask.long()
+            ).last_hidden_state
+        return states
+
+
+def _watched(
+    tower: Any, name: str, places: Places, attention: Watch | None
+) -> AbstractContextManager[None]:
+    """Inside, `attention` is told a tower's maps."""
+    if attention is None:
+        return nullcontext()
+
+    def tell(layer: int, weights: Tensor) -> None:
+        attention(AttentionMap(name, layer, weights, places, places))
+
+    return watching(tower, tell)
+
+
+def shown_by(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
+    """What a CLIP image processor keeps of a photo of `size` (width, height): x1, y1, x2, y2 in shares of the photo.
+
+    Where the processor pads a photo that is too small, they lie outside of 0..1. Raises InputError for a way of
+    resizing that CLIP's processor does not have.
+    """
+    sides = np.array(size, float)
+    if processor.do_resize:
+        wanted = dict(processor.size)
+        if wanted.get("shortest_edge"):
+            shortest = int(wanted["shortest_edge"])
+            # The longer side is cut to whole pixels (transformers, `get_resize_output_image_size`).
+            sides = np.array([int(shortest * one / min(size)) for one in size], float)
+        elif wanted.get("height") and wanted.get("width"):
+            sides = np.array([wanted["width"], wanted["height"]], float)
+        else:
+            raise InputError(
+                f"the image processor's size {wanted} is none of CLIP's: shortest_edge, or height and width"
+            )
+    if not processor.do_center_crop:
+        return np.array([0.0, 0.0, 1.0, 1.0])
+    first = (sides - side) // 2
+    shares: np.ndarray = np.concatenate([first, first + side]) / np.tile(sides, 2)
+    return shares
+
+
+LOADED: dict[str, Any] = {
+    "clip": CLIPModel,
+    "clip_text_model": CLIPTextModel,
+    "clip_vision_model": CLIPVisionModel,
+}
+"""Which HF class loads a folder of each model type."""
+
+
+def load_clip_looks(source: str | Path) -> ClipLooks:
+    """The towers that a CLIP folder has; raises InputError if it lacks the tokenizer or image processor of one."""
+    kind = model_type(source)
+    if kind not in LOADED:
+        raise InputError(f"{source}: no CLIP there; config.json names none, or is missing")
+    model = load_weights(LOADED[kind], source)
+    text = model.text_model if kind == "clip" else model
+    image = model.vision_model if kind == "clip" else model
+    reads = isinstance(text, CLIPTextModel)
+    sees = isinstance(image, CLIPVisionModel)
+    return ClipLooks(
+        text if reads else None,
+        image if sees else None,
+        load_tokenizer(source) if reads else None,
+        load_processor(source) if sees else None,
+    ).eval()
+
+
+def _is_clip(source: str) -> bool:
+    return model_type(source) in LOADED
+
+
+CLIP = Viewed("CLIP's towers", _is_clip, load_clip_looks)

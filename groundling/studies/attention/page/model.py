@@ -1,0 +1,326 @@
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo.
+
+And what it says to a text and an image: its answer, or how well the two belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from groundling.core.batch import Example, RegionRow, Sample, collate
+from groundling.core.errors import InputError
+from groundling.core.output_types import Choose, Pick, Regress
+from groundling.data.regions.inputs import RegionInputs, Seen
+from groundling.data.regions.samples import Store
+from groundling.data.regions.store import RegionsInMemory
+from groundling.data.regions.stores import SeveralStores
+from groundling.data.samples import Samples, TextSamples
+from groundling.models.adapters import ClipAdapter
+from groundling.models.clip import ClipEncoder
+from groundling.models.crossmodal import CrossModal
+from groundling.models.formats import RegionReader, Student
+from groundling.prediction import Candidate, Fitted, load
+from groundling.prediction.description import settings_of
+from groundling.prediction.predictions import Wording, model_folder
+from groundling.settings.inputs import Finding, RegionInput
+from groundling.studies.attention.inspected_models import is_fine_tuned, match_head
+from groundling.studies.attention.models import PatchReader, PatchStore
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
+from groundling.vision.extract import Finder
+from groundling.vision_language.end_to_end import EndToEnd
+from groundling.vision_language.loading import load_viewed
+from groundling.vision_language.single_stream import SingleStream
+
+MAX_LENGTH = 128
+"""Most pieces of a text, of a model that does not say how long its texts were."""
+
+
+class Looked:
+    """A model, ready to be shown texts and photos."""
+
+    def __init__(
+        self,
+        source: str,
+        device: str,
+        *,
+        regions: tuple[str, ...] = (),
+        other_regions: bool = False,
+        detector: str = "",
+        backbone: str = "",
+        grid: int = 0,
+    ) -> None:
+        """A model and, if it reads regions, where these are from, as the settings of `look` say it.
+
+        Raises InputError if there is no such model, or none whose attention is between a text and an image.
+        """
+        self.name = source
+        self.device = device
+        self.other_regions = other_regions
+        self.detector = detector
+        self.backbone = backbone
+        self.grid = grid
+        self.fitted: Fitted | None = None
+        self.folder = str(model_folder(Path(source)))
+        """Where its weights are, or a hub id."""
+        if is_fine_tuned(source):
+            self.fitted = load(source, device=device)
+            self.student: Student = self.fitted.student
+        else:
+            self.student = load_viewed(self.folder).to(device).eval()
+        self.notes = [] if self.fitted is None else self.fitted.notes
+        _check_shown(self.student, source)
+        if isinstance(self.student, PatchReader):
+            self.notes = [self.student.told] if self.student.told else []
+            for flag, given in (("--grid", grid), ("--detector", detector), ("--regions", regions)):
+                if given:
+                    self.notes.append(f"{flag} is not for it: its own patches are the boxes")
+                    break
+        self.sees = isinstance(self.student, RegionReader) and self.student.sizes.regions > 0
+        if self.fitted is not None:
+            self.sees = self.sees and self.fitted.about.reads.regions
+        self._features = not isinstance(self.student, EndToEnd)
+        """Whether regions come with features; a model that reads pixels makes its own."""
+        # What a word names is no region's name before a head that learned so.
+        settings = RegionInput(regions, other_regions=other_regions, tags=False)
+        self.inputs = RegionInputs(
+            settings, features=self._features, find=lambda photos: self.finder(photos)
+        )
+        self.stores = self.inputs.stores().stores if regions else ()
+        if self.stores and self.sees and isinstance(self.student, RegionReader):
+            self.inputs.check(self.student, learned=self._facts)
+
+    @property
+    def _cuts(self) -> bool:
+        """Whether a photo's own patches are its regions, and no store is asked."""
+        return isinstance(self.student, PatchReader)
+
+    @property
+    def _facts(self) -> Mapping[str, Any]:
+        """What it knows of the regions that it learned from."""
+        if self.fitted is not None and self.fitted.about.regions:
+            return self.fitted.about.regions
+        return self.student.regions_from if isinstance(self.student, RegionReader) else {}
+
+    # -- regions -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def finder(self) -> Finder:
+        """What finds the regions of photos that no store has; raises InputError if nobody says how."""
+        if self.grid and self.detector:
+            raise InputError("--grid and --detector: boxes are from one of them")
+        facts = self._facts
+        if self.grid or self.detector:
+            start = self._with_boxes()
+            facts = {"identity": facts.get("identity")}
+        else:
+            start = self._as_learned()
+        if self.other_regions:
+            facts = {}
+        return Finder(start, facts, self.device, self._features)
+
+    @property
+    def _made_with(self) -> Mapping[str, Any] | None:
+        """What says how the regions were found that it learned from, or else those of a store; None if nothing does."""
+        manifests = [self._facts, *(store.manifest for store in self.stores)]
+        return next((one for one in manifests if one.get("made_with")), None)
+
+    def _with_boxes(self) -> Finding:
+        """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
+        facts = self._made_with
+        start = Finding() if facts is None else settings_of(facts)
+        known = start.backbone if facts else self._backbone_of_files()
+        if not self.backbone and not known and self._features:
+            raise InputError(
+                f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
+            )
+        backbone = self.backbone or known or start.backbone
+        detector = self.detector or start.detector
+        return replace(start, grid=self.grid, detector=detector, backbone=backbone)
+
+    def _backbone_of_files(self) -> str:
+        """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
+        for manifest in (self._facts, *(store.manifest for store in self.stores)):
+            models = manifest.get("model")
+            if isinstance(models, dict) and isinstance(models.get("backbone"), str):
+                return str(models["backbone"])
+        return ""
+
+    def _as_learned(self) -> Finding:
+        """The settings with which the regions were found that it learned from, or those of the first store."""
+        facts = self._made_with
+        if facts is None:
+            raise InputError(
+                f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
+                "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
+            )
+        start = settings_of(facts)
+        return replace(start, backbone=self.backbone or start.backbone)
+
+    def _seen(self, image: str, photo: Path) -> Seen:
+        """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
+        if isinstance(self.student, PatchReader):
+            return Seen(PatchStore(self.student, {image: photo}))
+        seen = self.inputs.look([image], {image: photo})
+        for fault in seen.faults.values():
+            held = [store.folder for store in self.stores if image in store]
+            # The photo itself was read before; what is wrong with a stored one is that it is of another image.
+            where = f" in {held[0]}; make the store anew, or leave --regions out" if held else ""
+            raise InputError(f"{photo}: {fault}{where}")
+        return seen
+
+    def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
+        return Boxes(row.boxes, row.whole, self._names(image, store, row), self._cuts)
+
+    def _names(self, image: str, store: Store, row: RegionRow) -> list[str]:
+        """What each region is, where a detector or a file says so; the whole image is nothing else."""
+        names: Sequence[str] = ()
+        classes = None
+        if isinstance(store, RegionsInMemory):
+            found = store.found[image]
+            names = self.finder.extractor.facts["class_names"]
+            classes = None if found.classes is None else found.classes[int(found.whole) :]
+        elif isinstance(store, SeveralStores):
+            names = store.holder(image).manifest.get("class_names", ())
+            classes = None if row.classes is None else row.classes[~row.whole]
+        if classes is None or not names:
+            return []
+        if classes.ndim == 2:
+            classes = np.where(classes.max(1) > 0, classes.argmax(1), -1)
+        things = iter(names[number] if 0 <= number < len(names) else "" for number in classes)
+        return ["" if is_whole else next(things, "") for is_whole in row.whole]
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def view(
+        self,
+        example: Example,
+        photo: Path | None,
+        layers: Sequence[int] = (),
+        asked: Example | None = None,
+    ) -> View:
+        """What the model attends to in a text and the photo of its image, and what it answers.
+
+        `asked` is the example with all of its choices, where the one that is shown has the text of one of them.
+
+        Raises InputError if the photo cannot be read, or its regions cannot be found.
+        """
+        notes = []
+        seen = Seen()
+        if self.sees and photo is not None:
+            (image,) = example.images
+            seen = self._seen(image, photo)
+        elif photo is not None:
+            notes.append("This model reads the text alone.")
+        elif isinstance(self.student, PatchReader) and self.student.needs_photo:
+            raise InputError(f"--model {self.name}: it looks at photos; pass --image, too")
+        else:
+            example = replace(example, images=())
+        (sample,) = self._samples(example, seen).get([0], ())
+        if sample.text is None:
+            notes.append("This model reads the photo alone.")
+        if sample.dropped:
+            notes.append(f"{sample.dropped} pieces of the text did not fit and were cut off.")
+        boxes = Boxes.none()
+        if seen.store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], seen.store, sample.regions)
+        view = view_of(self.student, sample, boxes, layers, self.device)
+        for layer in view.layers:
+            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
+                raise InputError(
+                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
+                    "be damaged"
+                )
+        view.notes += notes
+        view.answer = self._answer(
+            replace(asked or example, images=example.images), seen, sample, boxes
+        )
+        return view
+
+    def _answer(self, example: Example, seen: Seen, sample: Sample, boxes: Boxes) -> Answer | None:
+        """What its head says; None of a model whose own heads are not read, a text encoder or a guest."""
+        if self.fitted is not None:
+            return answer_of(self.fitted, example, seen, boxes)
+        if not isinstance(self.student, SingleStream):
+            return None
+        return match_of(self.student, self.folder, sample, self.device)
+
+    def _samples(self, example: Example, seen: Seen) -> Samples:
+        """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
+        if self.fitted is not None:
+            (told,) = self.fitted.inputs.told([example])
+            if not isinstance(self.fitted.form, Choose):
+                told = self.fitted.objective.head.ask(told)
+            return self.fitted.put([told], seen)
+        text, clip = self.student.inputs(MAX_LENGTH)
+        texts = TextSamples(self.inputs.told([example]), text, clip)
+        if not isinstance(self.student, RegionReader):
+            return texts
+        return self.inputs.samples(texts, self.student, seen)
+
+
+def _check_shown(student: Student, source: str) -> None:
+    """Raises InputError for a model whose attention is not between a text and an image, or in two streams."""
+    if isinstance(student, ClipAdapter | ClipEncoder | CrossModal):
+        raise InputError(
+            f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
+            "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+        )
+    if isinstance(student, Lxmert):
+        raise InputError(
+            f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
+            "cross-attention find what phrases name"
+        )
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+SHOWN = 3
+"""Of the most likely answers."""
+MATCH = "Image and text belong together"
+
+
+def answer_of(fitted: Fitted, example: Example, seen: Seen, boxes: Boxes) -> Answer:
+    """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
+
+    `boxes` are those that the page shows, by which it calls a region that is picked.
+    """
+    form = fitted.form
+    if isinstance(form, Choose) and not example.choices:
+        return Answer("No answer: this model chooses among texts, and none are given")
+    if form.reads == "phrase" and not example.tags:
+        return Answer("No answer: this model looks for a phrase of the text, and none is named")
+    scores = fitted.scores([example], seen, fitted.form_alone)
+    (prediction,) = Wording(form, SHOWN).predictions(scores, [example])
+
+    def told(one: Candidate) -> str:
+        if isinstance(form, Pick):
+            return f"box {boxes.title(int(one.answer))}"
+        if isinstance(form, Regress):
+            return f"{one.answer:.4g}"
+        return str(one.answer) if one.choice is None else one.choice
+
+    return Answer("Answer", [(told(one), one.probability) for one in prediction.best])
+
+
+def match_of(student: SingleStream, folder: str, sample: Sample, device: str) -> Answer:
+    """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
+    if sample.regions is None:
+        return Answer("No answer: this model was trained on no task, and sees no image here")
+    match = match_head(student, folder, device)
+    if match is None:
+        return Answer(
+            "No answer: this model was trained on no task, and has no head that tells whether image and text match"
+        )
+    batch = collate([sample]).to(device)
+    with torch.no_grad():
+        log_odds = match.explained(student(batch), batch)
+    return Answer(MATCH, [("yes", float(log_odds.sigmoid()))])

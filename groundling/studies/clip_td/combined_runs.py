@@ -1,0 +1,362 @@
+"""Several finished runs as one: their probabilities averaged, aligned by what the data set calls its examples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from groundling.core.batch import Example
+from groundling.core.errors import InputError, refuse
+from groundling.core.output_types import Answer, Choose, Classify, Form, Regress
+from groundling.core.registry import named
+from groundling.data.tables import read_json_lines
+from groundling.prediction.predictions import (
+    FILE,
+    Agreement,
+    Said,
+    probabilities,
+    read_predictions,
+    told_of,
+)
+from groundling.runs.folder import RESULT, disk_errors, finished, write_json, write_whole
+from groundling.runs.run import Run
+from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
+from groundling.tasks import Task
+from groundling.tasks.splits import name_of
+from groundling.tasks.vcr import (
+    ANSWER,
+    BOTH,
+    CHOICES,
+    RATIONALE,
+    Item,
+    items,
+    leaderboard,
+    one_part,
+    q_to_ar,
+)
+from groundling.training.evaluation import MANY, Scores, most_likely, write_answers
+
+SEED = "seed-0"
+"""Where the ensemble's own answers are: it is a run of one seed, which `groundling vcr` and another ensemble read."""
+LEAST = 1e-12
+"""A probability below this is written as this one, for a logarithm."""
+
+
+def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
+    """Average the runs' softmax probabilities on every split that all of them predicted; scores in `result.json`.
+
+    Outputs are written as logarithms of the averages, so that a softmax of them gives the averages again.
+
+    Raises:
+        InputError: Fewer than two members, members of other tasks or examples, or a task whose answers have no
+            probabilities.
+    """
+    folder = Path(config.data)
+    task, members, splits = _averaged(config)
+    place = run.folder / SEED
+    with disk_errors(place):
+        place.mkdir(exist_ok=True)
+    scores: dict[str, dict[str, float]] = {}
+    for split in splits:
+        answers = averaged(task, folder, split, [member / FILE.format(split) for member in members])
+        write_answers(answers, task, split, place)
+        if answers.labels is not None:
+            official = task.official(folder, split, answers.officials, answers.predictions)
+            scores[split] = answers.metrics | official
+    done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
+    done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
+    result = {"task": config.task, "members": done["members"], "scores": scores}
+    learned = [split for split in splits if any(_learned(member, split) for member in members)]
+    if learned:
+        done["trained_on"] = learned
+        result["trained_on"] = learned
+    write_json(place / "result.json", done)
+    return result
+
+
+def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
+    """The task, the members' folders, and the splits that all of them predicted."""
+    task = named("tasks", Task, config.task).at(Path(config.data))
+    if not isinstance(task.form, Classify | Answer | Regress):
+        raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
+    members = [member for run in config.runs for member in members_of(run, config.task)]
+    if len(members) < 2:
+        raise InputError(f"ensemble: {len(members)} finished seeds in --runs, expected at least 2")
+    return task, members, _splits(task, members)
+
+
+def _learned(member: Path, split: str) -> bool:
+    """Whether a member learned from a split, so that its scores there are not of held-out data."""
+    return split in (finished(member) or {}).get("trained_on", [])
+
+
+def members_of(run: str, task: str) -> list[Path]:
+    """The folders of a run's finished seeds on a task, by name or MODULE:NAME; a seed's own folder is one.
+
+    Raises:
+        InputError: There is none, or one of another task.
+    """
+    places = [Path(run), *sorted(Path(run).glob("seed-*"))]
+    found = []
+    for place in places:
+        done = finished(place)
+        if done is None or "seed" not in done:
+            continue
+        if done.get("task") != task:
+            raise InputError(f"{place}: a run of {done.get('task')}, expected one of {task}")
+        found.append(place)
+    if not found:
+        raise InputError(f"{run}: holds no finished seed (seed-*/result.json with a task)")
+    return found
+
+
+def _splits(task: Task, members: Sequence[Path]) -> list[str]:
+    """The splits that every member predicted; raises InputError if there are none, or some have what others lack."""
+    splits = []
+    for split in (*task.dev, *task.test):
+        paths = [member / FILE.format(split) for member in members]
+        there = [path for path in paths if path.is_file()]
+        if len(there) == len(paths):
+            splits.append(split)
+        elif there:
+            absent = next(path for path in paths if path not in there)
+            raise InputError(f"{absent}: no such file, but {there[0]} is there")
+    if not splits:
+        raise InputError(f"{members[0]}: no predictions of {', '.join((*task.dev, *task.test))}")
+    return splits
+
+
+def averaged(task: Task, folder: Path, split: str, files: Sequence[Path]) -> Scores:
+    """The mean of several files' probabilities for every example of a split, in the data's order.
+
+    Raises:
+        InputError: A file lacks an example, has another one, or scores of another form.
+    """
+    examples = task.read(folder, split)
+    names = [name_of(example) for example in examples]
+    members = {path: read_predictions(path, task.form) for path in files}
+    for path, said in members.items():
+        _same_ids(path, names, said)
+    rows = [_mean_of(members, name, task.form) for name in names]
+    predictions = np.array([row.prediction for row in rows])
+    labels = None
+    metrics: dict[str, float] = {}
+    if examples[0].label is not None:
+        labels = np.array([example.label for example in examples], float)
+        metrics = task.score(predictions, labels)
+    return Scores(
+        [example.id for example in examples],
+        np.array([row.outputs for row in rows]),
+        predictions,
+        labels,
+        metrics,
+        [example.official for example in examples],
+        [row.likely for row in rows],
+    )
+
+
+def _mean_of(members: Mapping[Path, Mapping[str, Said]], name: str, form: Form) -> Said:
+    """What the members say of one example together."""
+    of_members = []
+    for path, said in members.items():
+        with told_of(f"{path}, {name}"):
+            of_members.append(probabilities(said[name], form))
+    mean = np.mean(of_members, axis=0)
+    if isinstance(form, Regress):
+        return Said(float(mean[0]), mean)
+    # Two scores a choice (UNITER) are one probability here, which `form.predict` would not expect.
+    best = int(mean.argmax() if isinstance(form, Choose) else form.predict(mean[None])[0])
+    outputs = np.log(np.maximum(mean, LEAST))
+    if len(mean) <= MANY:
+        return Said(best, outputs)
+    return Said(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
+
+
+def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, Said]) -> None:
+    """Raises InputError naming the first example of the data that a file lacks, or has beyond them."""
+    absent = [name for name in names if name not in said]
+    refuse([f"{path}: no prediction for {name}; other data, or cut off?" for name in absent])
+    surplus = sorted(said.keys() - set(names))
+    refuse([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
+
+
+# VCR's joint score, or its server's file, from runs on its two tasks.
+
+
+def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
+    """Q->A, QA->R and Q->AR, 0..1, of each seed that both runs have, and medians, written to `result.json`.
+
+    Of a split without labels the server's csv is written instead, `SPLIT-seed-N.csv`.
+
+    Raises:
+        InputError: Runs of other tasks, runs without a common seed, or an item without a prediction.
+    """
+    folder = Path(config.data)
+    split = config.split
+    asked = items(folder, split)
+    answer_files, rationale_files = _files_of_both(config, split)
+    seeds = sorted(answer_files.keys() & rationale_files.keys())
+    result: dict[str, Any] = {
+        "split": split,
+        "items": len(asked),
+        "seeds": seeds,
+        "left_out_seeds": sorted(answer_files.keys() ^ rationale_files.keys()),
+    }
+    files = (*answer_files.values(), *rationale_files.values())
+    if any(_learned_file(file, split) for file in files):
+        result["trained_on"] = [split]
+    if config.both:
+        predicted = _predicted_by_one(folder, split, [answer_files[seed] for seed in seeds])
+    else:
+        pairs = [(answer_files[seed], rationale_files[seed]) for seed in seeds]
+        predicted = _predicted(folder, split, pairs)
+    if asked[0].answer is None:
+        result["files"] = []
+        for seed, (answers, rationales) in zip(seeds, predicted, strict=True):
+            path = run.folder / f"{split}-seed-{seed}.csv"
+            _write_leaderboard(path, answers, rationales)
+            result["files"].append(str(path))
+    else:
+        scores = _joint_scores(predicted, asked)
+        result["scores"] = scores
+        result["median"] = {name: median(values) for name, values in scores.items()}
+    return result
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """What a run says of one example."""
+
+    choice: int
+    """The predicted one, 0 to 3."""
+    scores: np.ndarray
+    """(4,) of the choices."""
+
+
+Predictions = dict[str, Prediction]
+"""By official id."""
+
+
+def _predicted(
+    folder: Path, split: str, files: Sequence[tuple[Path, Path]]
+) -> list[tuple[Predictions, Predictions]]:
+    """Answers and rationales of every pair of files."""
+    answers = ANSWER.read(folder, split)
+    rationales = RATIONALE.read(folder, split)
+    return [(_predictions(one, answers), _predictions(other, rationales)) for one, other in files]
+
+
+def _predicted_by_one(
+    folder: Path, split: str, files: Sequence[Path]
+) -> list[tuple[Predictions, Predictions]]:
+    """Answers and rationales of every file of a run on both."""
+    examples = BOTH.read(folder, split)
+    every = [_predictions(path, examples) for path in files]
+    return [(one_part("answer", said), one_part("rationale", said)) for said in every]
+
+
+def _joint_scores(
+    predicted: list[tuple[Predictions, Predictions]], asked: list[Item]
+) -> dict[str, list[float]]:
+    """Every score by name, seed after seed."""
+    scores: dict[str, list[float]] = {}
+    for answers, rationales in predicted:
+        chosen_answers = {official: row.choice for official, row in answers.items()}
+        chosen_rationales = {official: row.choice for official, row in rationales.items()}
+        for name, score in q_to_ar(chosen_answers, chosen_rationales, asked).items():
+            scores.setdefault(name, []).append(float(score))
+    return scores
+
+
+def _write_leaderboard(path: Path, answers: Predictions, rationales: Predictions) -> None:
+    answer_scores = {official: row.scores for official, row in answers.items()}
+    rationale_scores = {official: row.scores for official, row in rationales.items()}
+    write_whole(path, leaderboard(answer_scores, rationale_scores))
+
+
+def _files_of_both(config: VcrConfig, split: str) -> tuple[dict[int, Path], dict[int, Path]]:
+    """The files of answers and of rationales by seed, which of a run on both are the same ones.
+
+    Raises InputError if no seed has finished both.
+    """
+    if config.both:
+        files = _files(config.both, BOTH, split)
+        if not files:
+            raise InputError(f"{config.both}: no finished seed of {BOTH.name}")
+        return files, files
+    answer_files = _files(config.answers, ANSWER, split)
+    rationale_files = _files(config.rationales, RATIONALE, split)
+    if not answer_files.keys() & rationale_files.keys():
+        raise InputError(
+            f"{config.answers}, {config.rationales}: no finished seed in both; "
+            f"there are {sorted(answer_files)} and {sorted(rationale_files)}"
+        )
+    return answer_files, rationale_files
+
+
+def _files(run: str, task: Task, split: str) -> dict[int, Path]:
+    """The file of predictions of every finished seed of a run folder."""
+    files: dict[int, Path] = {}
+    for seed_folder in sorted(Path(run).glob("seed-*")):
+        done = finished(seed_folder)
+        if done is None:
+            continue
+        if done.get("task") != task.name:
+            raise InputError(
+                f"{seed_folder}: a run of {done.get('task')}, expected one of {task.name}"
+            )
+        if type(done.get("seed")) is not int:
+            raise InputError(f"{seed_folder / RESULT}: expected a whole number in 'seed'")
+        files[done["seed"]] = seed_folder / f"predictions_{split}.jsonl"
+    return files
+
+
+def _learned_file(file: Path, split: str) -> bool:
+    """Whether the run whose predictions these are learned from the split."""
+    return split in (finished(file.parent) or {}).get("trained_on", [])
+
+
+def _predictions(path: Path, examples: list[Example]) -> Predictions:
+    """A file's prediction of every example, in the examples' order, by official id."""
+    if not path.is_file():
+        raise InputError(
+            f"{path}: no such file; `finetune --submit` predicts the unlabelled test split, too"
+        )
+    # Files of runs before the field `official` was written name an example by its id alone.
+    official_of = {example.id: example.official for example in examples}
+    predictions: Predictions = {}
+    agreement = Agreement(ANSWER.form)
+    for where, row in read_json_lines(path, ("id",)):
+        official = row.get("official")
+        if not isinstance(official, str):
+            official = official_of.get(row["id"], "")
+        predictions[official] = _prediction(where, row)
+        agreement.check(where, row, predictions[official].choice)
+    absent = [example.id for example in examples if example.official not in predictions]
+    if absent:
+        raise InputError(
+            f"{path}: no prediction for {absent[0]} ({len(absent):,} such); other data, or cut off?"
+        )
+    return {example.official: predictions[example.official] for example in examples}
+
+
+def _prediction(where: str, row: Mapping[str, Any]) -> Prediction:
+    """A line's choice and scores; UNITER has two scores a choice, wrong and right, of which the second counts."""
+    outputs = row.get("outputs")
+    choice = row.get("prediction")
+    has_scores = (
+        isinstance(outputs, list)
+        and len(outputs) in (CHOICES, 2 * CHOICES)
+        and all(isinstance(output, int | float) for output in outputs)
+    )
+    if not has_scores or choice not in range(CHOICES):
+        raise InputError(
+            f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
+        )
+    scores = np.array(outputs, float).reshape(CHOICES, -1)
+    return Prediction(int(row["prediction"]), scores[:, -1])

@@ -1,0 +1,588 @@
+"""Explicit mitigation (CLIP-TD's EM): words that choices share with question or image become synonyms or hypernyms.
+
+CLIP-TD Sections 4.1.2 and 8.4 tell the idea and no procedure, and nobody published code; this is one reading of it. All
+four choices are edited alike, since a change in the right one alone would be a new cue. Answers are edited first;
+rationales are asked after the right answer as it then reads. A replacement is no word of the context, so whoever edits
+an edited file finds nothing new that is shared, and whatever could not be replaced before cannot be now.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from groundling.core.errors import InputError, reading
+from groundling.studies.clip_td.lines import (
+    PARTS,
+    WORD,
+    Line,
+    Part,
+    Shifted,
+    Text,
+    content,
+    is_content,
+    labels,
+)
+from groundling.tasks.vcr import Token
+
+# WordNet from the user's own database files: what a form is a form of, its synonyms and hypernyms, by frequency.
+# The files are those of Princeton's format (manual pages wndb(5), cntlist(5), morphy(7)), as Debian's package
+# wordnet-base and NLTK's corpus `wordnet` hold them. Nothing is downloaded, and nothing of NLTK is imported.
+# Beside it the forms of English words: which one a word has, and another word in the same one, or nothing where
+# that is not certain.
+
+NOUN, VERB, ADJECTIVE, ADVERB = "n", "v", "a", "r"
+FILES = {NOUN: "noun", VERB: "verb", ADJECTIVE: "adj", ADVERB: "adv"}
+"""Endings of the files by part of speech; where all else is equal, the earlier part of speech counts."""
+TYPES = {"1": NOUN, "2": VERB, "3": ADJECTIVE, "4": ADVERB, "5": ADJECTIVE}
+"""Parts of speech by the number in a sense key; 5 is an adjective of a cluster, `s` in the data."""
+COUNTS = "cntlist.rev"
+HEAD = 4000
+"""Bytes in which a file tells its version; the licence that they begin with has 1,740."""
+HYPERNYM = "@"
+"""Pointer to a meaning above; of an instance (`@i`, as of Rome to city) it is another."""
+NUMBERS = {"n": 1, "v": 2, "a": 3, "r": 4, "s": 5}
+"""Types of meaning in the data, and their numbers in a sense key."""
+HEADING = re.compile(r"WordNet (\d+\.\d+) Copyright")
+VERSIONS = ("3.0", "3.1")
+RULES = {
+    NOUN: (
+        ("s", ""),
+        ("ses", "s"),
+        ("xes", "x"),
+        ("zes", "z"),
+        ("ches", "ch"),
+        ("shes", "sh"),
+        ("men", "man"),
+        ("ies", "y"),
+    ),
+    VERB: (
+        ("s", ""),
+        ("ies", "y"),
+        ("es", "e"),
+        ("es", ""),
+        ("ed", "e"),
+        ("ed", ""),
+        ("ing", "e"),
+        ("ing", ""),
+    ),
+    ADJECTIVE: (("er", ""), ("est", ""), ("er", "e"), ("est", "e")),
+    ADVERB: (),
+}
+"""Endings and what stands in their place: morphy's rules of detachment."""
+PLACES = (
+    "/usr/share/wordnet",
+    "~/nltk_data/corpora/wordnet",
+    "/usr/share/nltk_data/corpora/wordnet",
+    "/usr/local/share/nltk_data/corpora/wordnet",
+)
+"""Where Debian and NLTK put the files."""
+BELOW = (".", "dict", "corpora/wordnet", "wordnet")
+"""Where they are in a folder that somebody names."""
+
+Form = Literal["base", "plural", "third", "ing", "past"]
+"""The word itself; of nouns the plural; of verbs the third person, the -ing form, and past or participle."""
+VOWELS = "aeiou"
+_SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit
+split spread thrust upset wed"""
+"""Verbs whose past is the verb itself, which no list of exceptions can tell."""
+SAME_IN_PAST = frozenset(_SAME_IN_PAST.split())
+HISSING = ("s", "x", "z", "ch", "sh")
+"""Endings that take -es."""
+SOUNDS_OF_VOWELS = ("hour", "honest", "honor", "honour", "heir")
+"""Beginnings that take `an` in spite of their letter."""
+SOUNDS_OF_CONSONANTS = ("uni", "use", "usu", "eu", "one", "once")
+"""Beginnings that take `a` in spite of theirs."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a form is taken for."""
+
+    lemma: str
+    """In lower case, words joined by _; the form itself if WordNet does not know it."""
+    pos: str = ""
+    """Part of speech, empty if WordNet does not know the form."""
+
+
+@dataclass(frozen=True)
+class Synset:
+    """Words of one meaning."""
+
+    name: str
+    """Offset and part of speech, as 02084071-n."""
+    lemmas: tuple[str, ...]
+    """As the file spells them, words joined by _."""
+    counts: tuple[int, ...]
+    """How often each lemma was tagged with this meaning."""
+    hypernyms: tuple[int, ...]
+    """Offsets of the meanings above it, of the same part of speech."""
+
+
+class WordNet:
+    """The database of a folder; index and counts are read at once, meanings when they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        """Raises InputError if a file is missing or damaged, or of another version than 3.0 and 3.1."""
+        self.folder = folder
+        self._data = {pos: _bytes(self._path(f"data.{end}")) for pos, end in FILES.items()}
+        self._index: dict[str, dict[str, str]] = {}
+        self._exceptions: dict[str, dict[str, list[str]]] = {}
+        self._irregular: dict[tuple[str, str], list[str]] = defaultdict(list)
+        versions = {f"data.{FILES[pos]}": _version(data) for pos, data in self._data.items()}
+        for pos, ending in FILES.items():
+            index = _bytes(self._path(f"index.{ending}"))
+            versions[f"index.{ending}"] = _version(index)
+            lines = index.decode("latin-1").splitlines()
+            self._index[pos] = {line.split(" ", 1)[0]: line for line in lines if line[:1] != " "}
+            self._exceptions[pos] = _exceptions(self._path(f"{ending}.exc"))
+            for form, lemmas in self._exceptions[pos].items():
+                for lemma in lemmas:
+                    self._irregular[lemma, pos].append(form)
+        self.version = self._one_of(versions)
+        self._tagged, self._totals = _counts(self._path(COUNTS))
+        self._read: dict[str, Reading] = {}
+
+    def _path(self, name: str) -> Path:
+        return self.folder / name
+
+    def _one_of(self, versions: Mapping[str, str]) -> str:
+        """The version of all files; raises InputError if there are several, or one that is not known."""
+        for name, version in versions.items():
+            if version not in VERSIONS:
+                found = f"WordNet {version}" if version else "no version"
+                raise InputError(
+                    f"{self._path(name)}: {found} in its head, expected WordNet {' or '.join(VERSIONS)}"
+                )
+        different = sorted(set(versions.values()))
+        if len(different) > 1:
+            raise InputError(f"{self.folder}: files of WordNet {' and '.join(different)}")
+        return different[0]
+
+    def read(self, form: str) -> Reading:
+        """What a form is most often: no sentence is parsed, a form has one reading wherever it stands.
+
+        Of all parts of speech and lemmas it can have, the one that the sense-tagged texts have most often; of equals a
+        noun before a verb, an adjective, an adverb, and the form itself before one that is derived.
+        """
+        form = form.lower()
+        if form not in self._read:
+            found = [Reading(lemma, pos) for pos in FILES for lemma in self.bases(form, pos)]
+            self._read[form] = max(found, key=self._frequency, default=Reading(form))
+        return self._read[form]
+
+    def _frequency(self, reading: Reading) -> int:
+        return self._totals[reading.lemma, reading.pos]
+
+    def lemma(self, form: str) -> str:
+        """The lemma of a form's reading."""
+        return self.read(form).lemma
+
+    def bases(self, form: str, pos: str) -> list[str]:
+        """Every lemma of a part of speech that a form (lower case) can be of: itself, listed exceptions, rules."""
+        derived = list(self._exceptions[pos].get(form, ()))
+        for ending, instead in RULES[pos]:
+            if form.endswith(ending) and len(form) > len(ending):
+                derived.append(form.removesuffix(ending) + instead)
+        known = [lemma for lemma in (form, *derived) if lemma in self._index[pos]]
+        return list(dict.fromkeys(known))
+
+    def irregular(self, lemma: str, pos: str) -> list[str]:
+        """The forms of a lemma that the list of exceptions holds, in its order."""
+        return self._irregular.get((lemma, pos), [])
+
+    def first(self, lemma: str, pos: str) -> Synset | None:
+        """The most frequent meaning of a lemma, which stands first in the index; None if there is none."""
+        line = self._index[pos].get(lemma)
+        if line is None:
+            return None
+        fields = line.split()
+        try:
+            offset = int(fields[-int(fields[2])])
+        except (IndexError, ValueError):
+            path = self._path(f"index.{FILES[pos]}")
+            raise InputError(f"{path}: the line of {lemma!r} is damaged") from None
+        return self.synset(offset, pos)
+
+    def synset(self, offset: int, pos: str) -> Synset:
+        """The meaning at an offset; raises InputError if no line begins there."""
+        data = self._data[pos]
+        line = data[offset : data.find(b"\n", offset)].decode("latin-1")
+        try:
+            return self._synset(offset, pos, line.partition(" | ")[0].split())
+        except (IndexError, KeyError, ValueError):
+            path = self._path(f"data.{FILES[pos]}")
+            raise InputError(
+                f"{path}: no meaning at byte {offset}; damaged, or of another version than its index?"
+            ) from None
+
+    def _synset(self, offset: int, pos: str, fields: Sequence[str]) -> Synset:
+        """The meaning of a data line's fields; raises ValueError and its like if they are none."""
+        if int(fields[0]) != offset:
+            raise ValueError(f"{fields[0]} stands at {offset}")
+        number = NUMBERS[fields[2]]
+        pointers = 4 + 2 * int(fields[3], 16)
+        lemmas = []
+        counts = []
+        for place in range(4, pointers, 2):
+            lemma = fields[place].partition("(")[0]  # behind it: where an adjective may stand
+            lemmas.append(lemma)
+            order = int(fields[place + 1], 16)
+            counts.append(self._tagged[f"{lemma.lower()}%{number}:{fields[1]}:{order:02d}"])
+        hypernyms = []
+        first = pointers + 1
+        for place in range(first, first + 4 * int(fields[pointers]), 4):
+            if fields[place] == HYPERNYM:
+                hypernyms.append(int(fields[place + 1]))
+        return Synset(f"{offset:08d}-{pos}", tuple(lemmas), tuple(counts), tuple(hypernyms))
+
+
+def wordnet_folder(named: str) -> Path:
+    """The folder that holds the files: the one that is named, or below it; else where Debian and NLTK put them.
+
+    Raises:
+        InputError: There are none.
+    """
+    roots = [named] if named else PLACES
+    for root in roots:
+        for below in BELOW:
+            folder = Path(root).expanduser() / below
+            if (folder / "index.noun").is_file():
+                return folder
+    where = named or "neither Debian's nor NLTK's place"
+    raise InputError(
+        f"{where}: no WordNet (index.noun); install Debian's wordnet-base, or NLTK's corpus `wordnet` unpacked, "
+        "and pass --wordnet FOLDER"
+    )
+
+
+def _bytes(path: Path) -> bytes:
+    with reading(path, "; WordNet's database needs it"):
+        return path.read_bytes()
+
+
+def _version(content: bytes) -> str:
+    """The version in a file's head; empty if there is none."""
+    found = HEADING.search(content[:HEAD].decode("latin-1"))
+    return found[1] if found else ""
+
+
+def _exceptions(path: Path) -> dict[str, list[str]]:
+    """Lemmas by form."""
+    out = {}
+    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
+        form, *lemmas = line.split() or [""]
+        if not lemmas:
+            raise InputError(f"{path}, line {number}: expected a form and its lemmas")
+        out[form] = lemmas
+    return out
+
+
+def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
+    """How often each sense was tagged, by its key without an adjective's head; and each lemma of a part of speech."""
+    tagged = Counter[str]()
+    totals = Counter[tuple[str, str]]()
+    for number, line in enumerate(_bytes(path).decode("latin-1").splitlines(), 1):
+        try:
+            key, _, count = line.split()
+            lemma, sense = key.split("%")
+            kind, file, order, *_ = sense.split(":")
+            tagged[f"{lemma}%{kind}:{file}:{order}"] += int(count)
+            totals[lemma, TYPES[kind]] += int(count)
+        except (KeyError, ValueError):
+            raise InputError(
+                f"{path}, line {number}: expected a sense key, its number and a count"
+            ) from None
+    return tagged, totals
+
+
+def form_of(word: str, reading: Reading) -> Form | None:
+    """The form in which a word (lower case) is what it is read as; None for comparatives and superlatives."""
+    if word == reading.lemma:
+        return "base"
+    if reading.pos == NOUN:
+        return "plural"
+    if reading.pos != VERB:
+        return None
+    if word.endswith("ing"):
+        return "ing"
+    return "third" if word.endswith("s") else "past"
+
+
+def inflected(lemma: str, pos: str, form: Form, wordnet: WordNet) -> list[str] | None:
+    """The words of a lemma (joined by _) in a form: of a verb the first word changes, of a noun the last.
+
+    None where the form is not certain: irregular with several forms in WordNet's lists, or a form that does not lead
+    back to the word.
+    """
+    words = lemma.split("_")
+    if form == "base":
+        return words
+    changing = 0 if pos == VERB else -1
+    word = words[changing]
+    new = _changed(word, form, wordnet)
+    if new is None or word not in wordnet.bases(new, pos):
+        return None
+    words[changing] = new
+    return words
+
+
+def article(word: str) -> str:
+    """The article, a or an, that stands before a word (lower case)."""
+    if word.startswith(SOUNDS_OF_VOWELS):
+        return "an"
+    if word.startswith(SOUNDS_OF_CONSONANTS) or word[0] not in VOWELS:
+        return "a"
+    return "an"
+
+
+def like(word: str, model: str) -> str:
+    """A word in the case of another: all capitals, a capital first letter, or as it is."""
+    if len(model) > 1 and model.isupper():
+        return word.upper()
+    return word[0].upper() + word[1:] if model[0].isupper() else word
+
+
+def _changed(word: str, form: Form, wordnet: WordNet) -> str | None:
+    """One word in a form other than the base."""
+    if form == "plural":
+        return _plural(word, wordnet.irregular(word, NOUN))
+    exceptions = wordnet.irregular(word, VERB)
+    on_ing = [one for one in exceptions if one.endswith("ing")]
+    others = [one for one in exceptions if one not in on_ing]
+    if form == "third":
+        return _with_s(word, (*HISSING, "o"))
+    if form == "ing":
+        return _only(on_ing) if on_ing else _with_ing(word)
+    if word in SAME_IN_PAST:
+        return word
+    if others:
+        return _only(others)
+    # What doubles its last letter before -ing (put, putting) and has no past in the list has an irregular one.
+    doubles = f"{word}{word[-1]}ing" in on_ing
+    return None if doubles else _with_ed(word)
+
+
+def _only(forms: list[str]) -> str | None:
+    return forms[0] if len(forms) == 1 else None
+
+
+def _plural(word: str, exceptions: list[str]) -> str | None:
+    if exceptions:
+        return _only(exceptions)
+    if word.endswith("woman"):
+        return word.removesuffix("woman") + "women"
+    if word.endswith("man"):
+        return None
+    return _with_s(word, HISSING)
+
+
+def _with_s(word: str, hissing: tuple[str, ...]) -> str:
+    if word.endswith(hissing):
+        return word + "es"
+    return word[:-1] + "ies" if _on_y(word) else word + "s"
+
+
+def _with_ing(word: str) -> str:
+    if word.endswith("ie"):
+        return word.removesuffix("ie") + "ying"
+    keeps = word.endswith(("ee", "oe", "ye"))
+    return word.removesuffix("e") + "ing" if not keeps else word + "ing"
+
+
+def _with_ed(word: str) -> str:
+    if word.endswith("e"):
+        return word + "d"
+    return word[:-1] + "ied" if _on_y(word) else word + "ed"
+
+
+def _on_y(word: str) -> bool:
+    """Whether a word ends in y after a consonant."""
+    return len(word) > 1 and word.endswith("y") and word[-2] not in VOWELS
+
+
+Ngram = tuple[str, ...]
+"""Lemmas of content words that stand side by side."""
+ARTICLES = {"a", "an"}
+
+
+@dataclass(frozen=True)
+class Context:
+    """What the choices of an item share words with."""
+
+    ngrams: frozenset[Ngram]
+    """Those of the question (of rationales, of the right answer too), and the classes of the image's objects."""
+    lemmas: frozenset[str]
+    """The same, word by word."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """An n-gram in a choice."""
+
+    start: int
+    """Its first token."""
+    stop: int
+    """The token behind it."""
+    ngram: Ngram
+
+
+@dataclass(frozen=True)
+class Replacement:
+    """What stands for a span."""
+
+    words: tuple[str, ...]
+    """In the span's form and case."""
+    note: dict[str, Any]
+    """For the log: from, to, the meaning, and how they are related."""
+
+
+class Editor:
+    """Replaces shared n-grams of a split's choices, those that enough items share."""
+
+    def __init__(self, wordnet: WordNet, least: int = 10, longest: int = 3) -> None:
+        """`least`: items that must share an n-gram; `longest`: words of the longest one. InputError below 1."""
+        if least < 1 or longest < 1:
+            raise InputError(f"--least {least}, --longest {longest}: expected at least 1 of each")
+        self.wordnet = wordnet
+        self.least = least
+        self.longest = longest
+
+    def shifted(self, lines: Sequence[Line]) -> Shifted:
+        """Every line, its choices edited."""
+        out = Shifted()
+        edited = list(lines)
+        notes: dict[tuple[str, Part, int], Any] = {}
+        for part in PARTS:
+            frequent = self._frequent(edited, part)
+            for place, line in enumerate(edited):
+                context = self.context(line, part)
+                choices = []
+                for number, choice in enumerate(line.choices(part)):
+                    new, told = self.edit(choice, context, frequent, out.left)
+                    notes[line.item.id, part, number] = told
+                    choices.append(new)
+                edited[place] = line.with_choices(part, choices)
+        for before, after in zip(lines, edited, strict=True):
+            out.add(before, after, notes)
+        return out
+
+    def context(self, line: Line, part: Part) -> Context:
+        """What a line's choices are compared with."""
+        asked = line.asked(part)
+        classes = labels(line, self.wordnet.lemma)
+        ngrams = {span.ngram for span in self._spans(asked)} | {(one,) for one in classes}
+        lemmas = content(asked, self.wordnet.lemma) | classes
+        return Context(frozenset(ngrams), frozenset(lemmas))
+
+    def _frequent(self, lines: Sequence[Line], part: Part) -> set[Ngram]:
+        """The n-grams that choices share with their context in enough items."""
+        items = Counter[Ngram]()
+        for line in lines:
+            context = self.context(line, part)
+            shared: set[Ngram] = set()
+            for choice in line.choices(part):
+                shared |= {span.ngram for span in self._spans(choice)} & context.ngrams
+            items.update(shared)
+        return {ngram for ngram, count in items.items() if count >= self.least}
+
+    def _spans(self, text: Text) -> Iterator[Span]:
+        """Every n-gram of neighbouring content words, the longest ones first, from left to right."""
+        lemmas = [
+            self.wordnet.lemma(token) if isinstance(token, str) and is_content(token) else ""
+            for token in text
+        ]
+        for length in range(self.longest, 0, -1):
+            for start in range(len(text) - length + 1):
+                ngram = tuple(lemmas[start : start + length])
+                if all(ngram):
+                    yield Span(start, start + length, ngram)
+
+    def edit(
+        self, choice: Text, context: Context, frequent: set[Ngram], left: Counter[str]
+    ) -> tuple[list[Token], list[dict[str, Any]]]:
+        """The choice with what it shares replaced, and a note of each replacement; counts in `left` what stays."""
+        found: dict[int, tuple[Span, Replacement]] = {}
+        taken: set[int] = set()
+        for span in self._spans(choice):
+            inside = set(range(span.start, span.stop))
+            if span.ngram not in context.ngrams or inside & taken:
+                continue
+            reason = "" if span.ngram in frequent else f"shared in fewer than {self.least} items"
+            replacement = None
+            if not reason:
+                replacement, reason = self._replacement(choice, span, context)
+            if replacement is not None:
+                found[span.start] = (span, replacement)
+                taken |= inside
+            elif len(span.ngram) == 1:
+                left[reason] += 1
+        return _put(choice, found), [one.note for _, one in found.values()]
+
+    def _replacement(
+        self, choice: Text, span: Span, context: Context
+    ) -> tuple[Replacement | None, str]:
+        """What may stand for a span, or why nothing may."""
+        tokens = [str(token) for token in choice[span.start : span.stop]]
+        reading = self.wordnet.read(tokens[0] if len(tokens) == 1 else "_".join(span.ngram))
+        changing = 0 if reading.pos == VERB else -1
+        form = form_of(tokens[changing].lower(), Reading(span.ngram[changing], reading.pos))
+        synset = self.wordnet.first(reading.lemma, reading.pos) if reading.pos else None
+        if synset is None:
+            return None, "not in WordNet"
+        if form is None:
+            return None, "comparatives stay"
+        above = [self.wordnet.synset(offset, reading.pos) for offset in synset.hypernyms]
+        reason = "no other word in WordNet"
+        for relation, synsets in (("synonym", [synset]), ("hypernym", above)):
+            for lemma, name in _by_frequency(synsets, reading.lemma):
+                reason = "no other word outside the context, or in that form"
+                words = inflected(lemma, reading.pos, form, self.wordnet)
+                if words is None or not self._is_new(words, context):
+                    continue
+                cased = (like(words[0], tokens[0]), *words[1:])
+                note = {"from": tokens, "to": list(cased), "meaning": name, "relation": relation}
+                return Replacement(cased, note), ""
+        return None, reason
+
+    def _is_new(self, words: Sequence[str], context: Context) -> bool:
+        """Whether words say something, and nothing that the context says."""
+        lemmas = content(words, self.wordnet.lemma)
+        return bool(lemmas) and not lemmas & context.lemmas
+
+
+def _by_frequency(synsets: Sequence[Synset], but: str) -> list[tuple[str, str]]:
+    """Other plain lemmas of some meanings, and the meaning's name, most frequent first, then in the files' order.
+
+    Names (with a capital), abbreviations and numbers are left out.
+    """
+    found = []
+    for synset in synsets:
+        for lemma, count in zip(synset.lemmas, synset.counts, strict=True):
+            plain = all(WORD.fullmatch(word) for word in lemma.split("_"))
+            if plain and lemma.islower() and lemma != but:
+                found.append((count, lemma, synset.name))
+    found.sort(key=lambda one: -one[0])
+    return [(lemma, name) for _, lemma, name in found]
+
+
+def _put(choice: Text, found: dict[int, tuple[Span, Replacement]]) -> list[Token]:
+    """The choice with its spans replaced, and a or an before them set right."""
+    out: list[Token] = []
+    place = 0
+    while place < len(choice):
+        if place not in found:
+            out.append(choice[place])
+            place += 1
+            continue
+        span, replacement = found[place]
+        before = out[-1] if out else ""
+        if isinstance(before, str) and before.lower() in ARTICLES:
+            out[-1] = like(article(replacement.words[0].lower()), before)
+        out += replacement.words
+        place = span.stop
+    return out

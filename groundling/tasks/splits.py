@@ -1,0 +1,402 @@
+"""Few-shot partitions: so many training examples of every stratum, drawn once and kept as a list of official ids.
+
+Which examples are drawn depends on seed, stratum and official ids alone, through SHA-256: no generator, no order of the
+file, no version of anything. A smaller partition of a seed is part of every larger one. CLIP-TD Sections 4.1.1, 4.2.1,
+4.3.1 and 8.3 (VCR: 100 or 1,000 per question category; SNLI-VE: 1,000 or 10,000 per class; VQA: 100 or 1,000).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import numpy as np
+
+from groundling.core.batch import IGNORE, Example, Sample
+from groundling.core.errors import InputError, refuse
+from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.registry import stock
+from groundling.data.samples import Changed, Samples
+from groundling.runs.folder import disk_errors, json_text, read_json, write_whole
+from groundling.runs.hashing import data_hash
+from groundling.tasks import Task, vcr, vqa
+
+By = Literal["auto", "total", "label", "category", "question-type", "answer"]
+"""What makes a stratum."""
+FORMAT = "groundling partition 1"
+ALL = "all"
+"""The one stratum of `total`."""
+UNMATCHED = "unmatched"
+"""Questions of VCR that no pattern fits; none of them is drawn."""
+NO_ANSWER = "no answer in the map"
+"""Questions of VQA whose people's answers are all unknown; none of them is drawn."""
+NEVER = (UNMATCHED, NO_ANSWER)
+
+CATEGORIES = {
+    "hypothetical": r"if|would|could|chance|might|may",
+    "temporal": r"happened|before|after|earlier|later|next",
+    "mental": r"feel(s|ing)?|think(s|ing)?|saying|love|upset|angry",
+    "role": r"relation(s|ship|ships)?|related|occupations?|profession|job|strangers|married",
+    "scene": r"where|near|time",
+    "activity": r"doing|looking|events?|happening|playing|preparing",
+    "explanation": r"why|how",
+}
+"""Words by question category, in the order in which they are asked: the first that occurs decides.
+
+VCR stores no categories. CLIP-TD, Section 8.3, names some words of each; the others are of the same kind. Questions
+with words of several categories (`why would ...`) belong to the first, which is the rarer one.
+"""
+_PATTERNS = {name: re.compile(rf"\b({words})\b") for name, words in CATEGORIES.items()}
+
+
+def category(question: Sequence[vcr.Token]) -> str:
+    """The category of a question of VCR; `unmatched` if no word tells."""
+    text = " ".join(token.lower() for token in question if isinstance(token, str))
+    return next((name for name, one in _PATTERNS.items() if one.search(text)), UNMATCHED)
+
+
+def name_of(example: Example) -> str:
+    """What a partition calls an example: as the data set's own files do, or our id where they do not."""
+    return example.official or example.id
+
+
+def strata(task: Task, folder: Path, by: By = "auto", split: str = "") -> dict[str, str]:
+    """The stratum of every training example, by official id.
+
+    `auto`: VCR's question category, a classification's label, and otherwise the whole split as one.
+
+    Raises:
+        InputError: The task has no such strata, an official id is there twice, or the files cannot be read.
+    """
+    split = split or task.train
+    by = chosen(task, by)
+    examples = task.read(folder, split)
+    names = [name_of(example) for example in examples]
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    refuse([f"{task.name}, {split}: two examples are called {name}" for name in repeated])
+    if by == "total":
+        return dict.fromkeys(names, ALL)
+    if by == "category":
+        asked = {item.id: category(item.question) for item in vcr.items(folder, split)}
+        return {name: asked[name] for name in names}
+    if by == "question-type":
+        types = {str(one.id): _question_type(one) for one in vqa.questions(folder, split)}
+        return {name: types[name] for name in names}
+    return dict(zip(names, map(_speller(task), examples), strict=True))
+
+
+def chosen(task: Task, by: By) -> By:
+    """The strata that `auto` means for a task; raises InputError where a task has none of this kind."""
+    is_vcr = task.name in (vcr.ANSWER.name, vcr.RATIONALE.name)
+    is_labelled = isinstance(task.form, Classify) and not isinstance(task.form, Choose)
+    if by == "auto" and is_vcr:
+        return "category"
+    if by == "auto":
+        return "label" if is_labelled else "total"
+    offered = {
+        "total": True,
+        "category": is_vcr,
+        "label": is_labelled,
+        "question-type": task.name.partition("/")[0] == vqa.VQA.name,
+        "answer": isinstance(task.form, Answer),
+    }
+    if not offered[by]:
+        there = ", ".join(name for name, is_there in offered.items() if is_there)
+        raise InputError(f"--by {by}: {task.name} has no such strata; it has: {there}")
+    return by
+
+
+def _question_type(question: vqa.Question) -> str:
+    if not question.types:
+        raise InputError(
+            f"question {question.id}: no question type; LXMERT's lists have none, the official files do"
+        )
+    return question.types[1]
+
+
+def _speller(task: Task) -> Callable[[Example], str]:
+    """What tells an example's label as the task's files spell it."""
+    form = task.form
+
+    def spelt(example: Example) -> str:
+        if example.label is None:
+            raise InputError(f"{task.name}: {name_of(example)} has no label")
+        if isinstance(form, Answer):
+            return form.best(example.label) or NO_ANSWER
+        return form.spell(float(example.label))
+
+    return spelt
+
+
+def draw(of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False) -> list[str]:
+    """The ids of a partition, sorted: `per` of every stratum, given the stratum of each id.
+
+    Raises:
+        InputError: A stratum is smaller, unless fewer are allowed, or `per` is below 1.
+    """
+    if per < 1:
+        raise InputError(f"--per {per}: expected at least 1")
+    members: dict[str, list[str]] = {}
+    for name, stratum in of.items():
+        if stratum not in NEVER:
+            members.setdefault(stratum, []).append(name)
+    if not members:
+        raise InputError(
+            f"none of {len(of):,} examples is in a stratum that is drawn from; --by total takes the split as one"
+        )
+    short = [
+        f"stratum {stratum!r} has {len(names):,} examples, fewer than --per {per:,}; pass --allow-fewer to take all"
+        for stratum, names in sorted(members.items())
+        if len(names) < per
+    ]
+    if not allow_fewer:
+        refuse(short)
+    drawn: list[str] = []
+    for stratum, names in members.items():
+        lots = sorted((_lot(seed, stratum, name), name) for name in names)
+        drawn += [name for _, name in lots[:per]]
+    return sorted(drawn)
+
+
+def _lot(seed: int, stratum: str, name: str) -> str:
+    """What an example draws; json, so that no two keys are spelt alike."""
+    key = json.dumps([seed, stratum, name])
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def manifest(
+    task: Task, folder: Path, per: int, seed: int, by: By = "auto", allow_fewer: bool = False
+) -> dict[str, Any]:
+    """Everything that a second lab needs to draw, or to check, the same partition.
+
+    Raises:
+        InputError: As `strata` and `draw`.
+    """
+    of = strata(task, folder, by)
+    ids = draw(of, per, seed, allow_fewer)
+    sizes = Counter(of.values())
+    drawn = Counter(of[name] for name in ids)
+    return {
+        "format": FORMAT,
+        "task": task.name,
+        "version": task.version,
+        "split": task.train,
+        "files": files_of(task, folder),
+        "by": chosen(task, by),
+        "per": per,
+        "seed": seed,
+        "examples": len(of),
+        "strata": {name: {"examples": size, "drawn": drawn[name]} for name, size in sizes.items()},
+        "ids": ids,
+        "sha256": _hash(ids),
+    }
+
+
+def files_of(task: Task, folder: Path) -> dict[str, str]:
+    """SHA-256 of the files that hold the training split, by their names below the folder."""
+    paths = [task.file(folder, task.train)]
+    if task.name.partition("/")[0] == vqa.VQA.name:
+        paths.append(vqa.file_of(folder, task.train, vqa.ANNOTATIONS))
+    there = [path for path in paths if path.exists()]
+    return {path.relative_to(folder).as_posix(): data_hash(path) for path in there}
+
+
+def _hash(ids: Sequence[str]) -> str:
+    return hashlib.sha256("".join(f"{name}\n" for name in ids).encode()).hexdigest()
+
+
+def write_manifest(path: Path, content: Mapping[str, Any]) -> None:
+    """The manifest as JSON whose bytes depend on its content alone: sorted keys, ASCII."""
+    text = json_text(content, indent=1, sort_keys=True, ensure_ascii=True) + "\n"
+    with disk_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text)
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """A manifest whose ids are those that its hash is of; raises InputError for anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
+        raise InputError(f"{path}: no partition; expected a file of `groundling data partition`")
+    ids: Any = content.get("ids")
+    is_list = isinstance(ids, list) and ids and all(isinstance(name, str) for name in ids)
+    if not is_list or _hash(ids) != content.get("sha256"):
+        raise InputError(f"{path}: its ids are not those of its sha256; damaged or edited")
+    if not isinstance(content.get("files"), dict) or not isinstance(content.get("task"), str):
+        raise InputError(f"{path}: does not tell its task, or the files that it was drawn from")
+    return content
+
+
+def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> list[Example]:
+    """The examples of a partition, in the order of the data.
+
+    Raises:
+        InputError: The manifest is damaged, edited or of other files, or names an example that is not there.
+    """
+    content = read_manifest(path)
+    if content["task"].partition("/")[0] != task.name.partition("/")[0]:
+        raise InputError(f"{path}: a partition of {content['task']}, expected one of {task.name}")
+    here = files_of(task, folder)
+    if here and not content["files"]:
+        raise InputError(f"{path}: does not tell the files that it was drawn from; draw it again")
+    for name, digest in content["files"].items():
+        if here.get(name) != digest:
+            found = "another file" if name in here else "no such file"
+            raise InputError(f"{path}: drawn from {name}, but {folder} holds {found} of that name")
+    names = {name_of(example) for example in examples}
+    absent = [name for name in content["ids"] if name not in names]
+    refuse([f"{path}: {name} is not among the training examples of {task.name}" for name in absent])
+    _check_numbers(content, path, task, folder)
+    wanted = set(content["ids"])
+    return [example for example in examples if name_of(example) in wanted]
+
+
+def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: Path) -> None:
+    """Raises InputError for numbers that no longer draw a manifest's ids, on which alone its hash is."""
+    by: Any = content.get("by")
+    per, seed = content.get("per"), content.get("seed")
+    if by not in get_args(By) or type(per) is not int or type(seed) is not int:
+        raise InputError(
+            f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
+        )
+    if content["task"] != task.name:  # an answers' partition serves for rationales, too
+        task = stock("tasks", Task, content["task"]).at(folder)
+    again = manifest(task, folder, per, seed, by, allow_fewer=True)
+    for name in ("split", "strata", "examples", "ids"):
+        if content.get(name) != again[name]:
+            raise InputError(
+                f"{path}: by {by}, {per} each and seed {seed} draw other {name} from {folder} than it has; damaged or "
+                "edited, draw it again"
+            )
+
+
+def left_over(
+    examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
+) -> list[Example]:
+    """The training examples outside a partition, `few` of `examples`, as if nobody knew their labels.
+
+    Where a task's texts tell a label (the rationales of VCR stand behind the right answer), all versions of them.
+    """
+    taken_ids = {example.id for example in few}
+    versions = hidden_versions(examples, task, folder)
+    rest = [some for one, some in zip(examples, versions, strict=True) if one.id not in taken_ids]
+    return [replace(example, label=None) for some in rest for example in some]
+
+
+def hidden_versions(
+    examples: Sequence[Example], task: Task, folder: Path, splits: Sequence[str] = ()
+) -> list[tuple[Example, ...]]:
+    """Of every training example all that may stand in its place for somebody who does not know its label.
+
+    `splits` are those that the examples are of, if not the task's own training split. Raises InputError if the task
+    does not tell this of each of these examples.
+    """
+    if task.hidden is None:
+        return [(example,) for example in examples]
+    versions = [some for split in splits or (task.train,) for some in task.hidden(folder, split)]
+    if len(versions) != len(examples):
+        raise InputError(
+            f"{task.name}: {len(versions)} of {len(examples)} training examples can be read without their labels"
+        )
+    return versions
+
+
+# Other folders' development splits beside a task's own: one training, scored on standard and shifted files.
+
+
+def with_others(task: Task, others: Sequence[str]) -> Task:
+    """The task with a development split for each NAME=FOLDER: the first one of that folder's.
+
+    Raises:
+        InputError: No name, no folder, or a name that a split has already.
+    """
+    folders: dict[str, Path] = {}
+    for other in others:
+        name, _, folder = other.partition("=")
+        if not name.isidentifier() or not folder or not Path(folder).is_dir():
+            raise InputError(
+                f"--also {other}: expected NAME=FOLDER, a plain name and a folder of data"
+            )
+        if name in {*folders, task.train, *task.dev, *task.test}:
+            raise InputError(f"--also {other}: {task.name} has a split {name!r} already")
+        folders[name] = Path(folder)
+    if not folders:
+        return task
+
+    def place(folder: Path, split: str) -> tuple[Path, str]:
+        return (folders[split], task.dev[0]) if split in folders else (folder, split)
+
+    def read(folder: Path, split: str) -> list[Example]:
+        return task.read(*place(folder, split))
+
+    def file(folder: Path, split: str) -> Path:
+        return task.file(*place(folder, split))
+
+    def extra(
+        folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
+    ) -> dict[str, float]:
+        if task.extra is None:
+            return {}
+        return task.extra(*place(folder, split), officials, answers)
+
+    return replace(task, dev=(*task.dev, *folders), read=read, file=file, extra=extra)
+
+
+# Samples whose labels nobody may see, for training with and without labels at once (CLIP-TD, Table 3).
+
+
+def hidden(label: np.ndarray) -> np.ndarray:
+    """What stands in the place of a label of this kind: NaN among floats, IGNORE among integers.
+
+    It has the shape () of a single label, and (1, ...) of one that is padded in a batch, (L, ...).
+    """
+    fill = np.nan if np.issubdtype(label.dtype, np.floating) else IGNORE
+    return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
+
+
+class Chosen:
+    """Some samples of a data set, by number."""
+
+    def __init__(self, samples: Samples, numbers: Sequence[int]) -> None:
+        """In the order of `numbers`."""
+        self.samples = samples
+        self.numbers = np.array(numbers, np.int64)
+        self.ids = [samples.ids[number] for number in numbers]
+        self.lengths = samples.lengths[self.numbers]
+        self.images = [samples.images[number] for number in numbers]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """(len(self), 3), as in the whole data set."""
+        return self.samples.sizes[self.numbers]
+
+    def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
+        """Samples in the order of `indices`."""
+        return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
+
+
+class Unlabelled(Changed):
+    """Samples without their labels, or that never had any; whatever else they carry stays.
+
+    `Source(labelled, beside=Unlabelled(others, like), each=3)` puts three of them beside each labelled sample.
+    """
+
+    def __init__(self, samples: Samples, like: np.ndarray) -> None:
+        """`like` is a label of the task, () or (L, ...), as labelled samples beside these have it."""
+        super().__init__(samples, self._without)
+        self.label = hidden(like)
+
+    def _without(self, sample: Sample) -> Sample:
+        example = sample.example
+        if example is not None:
+            example = replace(example, label=None)
+        return replace(sample, example=example).with_label("label", self.label)

@@ -1,0 +1,453 @@
+"""Which samples each optimizer step sees: a pure function of the seed and the step."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
+
+import numpy as np
+from torch.utils.data import Dataset
+
+from groundling.core.batch import Batch, Sample, collate, needed
+from groundling.core.documented import documented
+from groundling.core.errors import InputError
+from groundling.core.registry import described
+from groundling.core.rng import generator
+from groundling.data.samples import Samples, Section
+from groundling.objectives import Objective, in_order
+from groundling.settings.inputs import Weighted
+from groundling.settings.training import TrainConfig
+
+POOL = 64
+"""Batches whose samples are sorted by length together, so that a batch needs little padding."""
+BUCKET = 8192
+"""Samples that are sorted by size together where batches are counted in tokens (ChenRocks/UNITER, data/loader)."""
+
+
+@documented
+@dataclass(frozen=True)
+class Source:
+    """A data set of a run, how often it is drawn relative to others, and which objectives score its batches."""
+
+    samples: Samples
+    """The data set."""
+    ratio: float = 1.0
+    """How often it is drawn, relative to the other sources."""
+    objectives: tuple[str, ...] | None = None
+    """Names of the objectives that see this source; None for all. UNITER draws one objective per step this way."""
+    name: str = field(default="data")
+    """What messages call it."""
+    counts: bool = True
+    """Whether its samples count towards an epoch; text beside captioned images does not (VL-BERT)."""
+    beside: Samples | None = None
+    """Other samples that stand in every batch beside its own, such as unlabelled ones (CLIP-TD, Table 3)."""
+    each: int = 1
+    """How many of those stand beside each of its own; a batch has that many times `batch` more samples."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError if nothing could be put beside its samples."""
+        if self.beside is not None and (self.each < 1 or not len(self.beside)):
+            raise InputError(
+                f"{self.name}: {self.each} of {len(self.beside)} samples beside each of its own, expected at least 1 "
+                "of at least 1"
+            )
+
+
+def sectioned(source: Source, bounds: Sequence[int], files: Sequence[Weighted]) -> list[Source]:
+    """A source of several files as one for each, drawn by weight; the source as it is, if files have no weights.
+
+    `bounds` (files + 1) is where each file's samples begin, and the end.
+    """
+    total = sum(each.weight for each in files)
+    if not total:
+        return [source]
+    return [
+        replace(
+            source,
+            samples=Section(source.samples, start, stop),
+            ratio=source.ratio * each.weight / total,
+            name=f"{source.name}: {each.file}",
+        )
+        for each, start, stop in zip(files, bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def epoch_steps(sources: Sequence[Source], batch: int) -> float:
+    """Optimizer steps in which the counted samples come up once, each data set taken once however often it is listed.
+
+    UNITER lists one data set four times, once for each objective; a source that does not count takes its share of the
+    steps, so that an epoch has more of them.
+    """
+    return _epoch_steps(sources, [len(source.samples) for source in sources], batch)
+
+
+def _epoch_steps(sources: Sequence[Source], amounts: Sequence[int], unit: int) -> float:
+    """The same, of so many samples or batches in each source, `unit` of which are a step."""
+    pairs = zip(sources, amounts, strict=True)
+    different = {id(source.samples): amount for source, amount in pairs if source.counts}
+    share = sum(source.ratio for source in sources if source.counts)
+    share /= sum(source.ratio for source in sources)
+    return sum(different.values()) / unit / share
+
+
+@documented
+class Draw(NamedTuple):
+    """Samples of one source, in one of its epochs."""
+
+    source: int
+    """Number of the source."""
+    epoch: int
+    """Number of its epoch, which keys what is drawn for each sample."""
+    indices: np.ndarray
+    """(samples,): which of its samples."""
+
+
+class Steps:
+    """Every step's source, drawn by ratio, and how often it was drawn before; sub-classes say which samples."""
+
+    def __init__(self, sources: Sequence[Source], steps: int, seed: int, per_epoch: float) -> None:
+        """`per_epoch` is the number of steps in an epoch of the counted samples."""
+        self.sources = sources
+        self.steps = steps
+        self.seed = seed
+        self.per_epoch = per_epoch
+        ratios = np.array([source.ratio for source in sources], float)
+        share = ratios / ratios.sum()
+        self.picks = generator(seed, "sources").choice(len(sources), steps, p=share)
+        # How often the step's source was drawn before it: its own position in its own epochs.
+        self.turn = np.zeros(steps, np.int64)
+        for number in range(len(sources)):
+            drawn = self.picks == number
+            self.turn[drawn] = np.arange(drawn.sum())
+
+    def __len__(self) -> int:
+        return self.steps
+
+    def part(self, step: int, place: int, places: int) -> Draw:
+        """The micro-batch at one of a step's `places`, which are those of all processes. Abstract."""
+        raise NotImplementedError
+
+    def covered(self) -> float:
+        """Epochs of the counted samples that the steps amount to."""
+        return self.steps / self.per_epoch
+
+
+class Plan(Steps):
+    """Steps of so many samples; within a source, shuffled epochs bucketed by length."""
+
+    def __init__(self, sources: Sequence[Source], batch: int, steps: int, seed: int) -> None:
+        """`batch` samples per optimizer step; what does not fill a batch is left out, differently each epoch.
+
+        Raises InputError if a source has fewer samples than a batch.
+        """
+        for source in sources:
+            if len(source.samples) < batch:
+                raise InputError(
+                    f"{source.name}: {len(source.samples)} samples are fewer than one batch of {batch}; lower --batch"
+                )
+        super().__init__(sources, steps, seed, epoch_steps(sources, batch))
+        self.batch = batch
+        self._epochs: dict[tuple[int, int], np.ndarray] = {}
+
+    def __getitem__(self, step: int) -> Draw:
+        number = int(self.picks[step])
+        per_epoch = len(self.sources[number].samples) // self.batch
+        epoch, place = divmod(int(self.turn[step]), per_epoch)
+        return Draw(number, epoch, self._epoch(number, epoch)[place])
+
+    def part(self, step: int, place: int, places: int) -> Draw:
+        """Every `places`-th sample of the step, from `place` on: where a sample goes depends on its place alone."""
+        draw = self[step]
+        return draw._replace(indices=draw.indices[place::places])
+
+    def _epoch(self, number: int, epoch: int) -> np.ndarray:
+        """All batches of one epoch: (batches, batch) indices."""
+        if (number, epoch) not in self._epochs:
+            # One epoch per source is kept.
+            self._epochs = {key: value for key, value in self._epochs.items() if key[0] != number}
+            self._epochs[number, epoch] = self._shuffled(number, epoch)
+        return self._epochs[number, epoch]
+
+    def _shuffled(self, number: int, epoch: int) -> np.ndarray:
+        samples = self.sources[number].samples
+        rng = generator(self.seed, "order", number, epoch)
+        order = rng.permutation(len(samples))
+        order = order[: len(order) // self.batch * self.batch]
+        size = POOL * self.batch
+        for start in range(0, len(order), size):
+            pool = order[start : start + size]
+            by_length = pool[np.argsort(samples.lengths[pool], kind="stable")]
+            batches = rng.permutation(by_length.reshape(-1, self.batch))
+            order[start : start + size] = batches.ravel()
+        return order.reshape(-1, self.batch)
+
+
+class TokenPlan(Steps):
+    """Steps of micro-batches of so many tokens, padding included, as UNITER's and VILLA's.
+
+    Every epoch of a source becomes as many micro-batches as it needs, of samples of about one size, in random order. A
+    step takes the next `places` of them, across the end of an epoch, so every sample comes up once in each epoch. The
+    same number of `places`, however split into processes and accumulation, gives the same steps.
+    """
+
+    def __init__(
+        self,
+        sources: Sequence[Source],
+        epochs: Sequence[TokenEpochs],
+        places: int,
+        steps: int,
+        seed: int,
+    ) -> None:
+        """`epochs` are those of each source."""
+        amounts = [len(one[0]) for one in epochs]
+        super().__init__(sources, steps, seed, _epoch_steps(sources, amounts, places))
+        self.epochs = epochs
+
+    def part(self, step: int, place: int, places: int) -> Draw:
+        """A micro-batch of one process."""
+        number = int(self.picks[step])
+        epoch, indices = self.epochs[number].batch(int(self.turn[step]) * places + place)
+        return Draw(number, epoch, indices)
+
+
+class TokenEpochs:
+    """A source's epochs as micro-batches of at most so many tokens.
+
+    Tokens of a micro-batch are its rows (samples, times choices) times what its longest text and its most regions take
+    together, which is what it is padded to.
+    """
+
+    def __init__(
+        self, source: Source, number: int, tokens: int, seed: int, swapped: bool = False
+    ) -> None:
+        """The `number`-th source of a run; `swapped`: an objective exchanges regions or CLIP texts between samples.
+
+        Raises InputError if there is no sample, or one is larger than a whole micro-batch.
+        """
+        if not len(source.samples):
+            raise InputError(f"{source.name}: there are no samples to make a batch of")
+        self.number = number
+        self.tokens = tokens
+        self.seed = seed
+        sizes = source.samples.sizes.copy()
+        if source.beside is not None:  # each sample brings others, which may be the largest
+            rows, *wide = source.beside.sizes.max(0).tolist()
+            sizes[:, 0] += source.each * rows
+            sizes[:, 1:] = np.maximum(sizes[:, 1:], wide)
+        if swapped:  # any sample may get what the largest one has
+            sizes[:, 2] = sizes[:, 2].max()
+        self.sizes = sizes
+        alone = sizes[:, 0] * (sizes[:, 1] + sizes[:, 2])
+        largest = int(alone.argmax())
+        if alone[largest] > tokens:
+            rows, pieces, others = sizes[largest].tolist()
+            raise InputError(
+                f"--batch-tokens = {tokens}: {source.name} has a sample, {source.samples.ids[largest]!r}, of "
+                f"{alone[largest]} tokens by itself (rows x (pieces + others) = {rows} x ({pieces} + {others})); raise "
+                "it, or lower --max-length or --most-regions"
+            )
+        self._kept: dict[int, list[np.ndarray]] = {}
+        # Where each epoch's micro-batches begin in the row of all, as far as known.
+        self._starts = [0]
+
+    def __getitem__(self, epoch: int) -> list[np.ndarray]:
+        """All micro-batches of an epoch, each the indices of its samples."""
+        if epoch not in self._kept:
+            self._kept = {epoch: self._shuffled(epoch)}
+        return self._kept[epoch]
+
+    def batch(self, place: int) -> tuple[int, np.ndarray]:
+        """The epoch and the samples of a micro-batch, by its place in the row of all epochs' micro-batches."""
+        while self._starts[-1] <= place:
+            epoch = len(self._starts) - 1
+            self._starts.append(self._starts[-1] + len(self[epoch]))
+        epoch = bisect.bisect_right(self._starts, place) - 1
+        return epoch, self[epoch][place - self._starts[epoch]]
+
+    def _shuffled(self, epoch: int) -> list[np.ndarray]:
+        rng = generator(self.seed, "order", self.number, epoch)
+        order = rng.permutation(len(self.sizes))
+        batches = []
+        for start in range(0, len(order), BUCKET):
+            bucket = order[start : start + BUCKET]
+            _, pieces, others = self.sizes[bucket].T
+            # Which order leaves less padding depends on what differs more, regions or pieces.
+            orders = (np.lexsort((pieces, others)), np.argsort(pieces + others, kind="stable"))
+            filled = [self._filled(bucket[order]) for order in orders]
+            fewest = min(filled, key=len)
+            batches += fewest
+        return [batches[place] for place in rng.permutation(len(batches))]
+
+    def _filled(self, order: np.ndarray) -> list[np.ndarray]:
+        """Samples in this order, a new micro-batch begun wherever the next sample would not fit."""
+        starts = [0]
+        rows, pieces, others = 0, 0, 0
+        for place, (more, most_pieces, most_others) in enumerate(self.sizes[order].tolist()):
+            rows += more
+            pieces = max(pieces, most_pieces)
+            others = max(others, most_others)
+            if rows * (pieces + others) > self.tokens:
+                starts.append(place)
+                rows, pieces, others = more, most_pieces, most_others
+        return np.split(order, starts[1:])
+
+
+def planned(
+    sources: Sequence[Source], objectives: Sequence[Objective], config: TrainConfig, processes: int
+) -> Steps:
+    """The steps of a run on so many processes; raises InputError if the data do not make one."""
+    if not config.batch_tokens:
+        steps = config.steps or steps_of(sources, config.batch, config.epochs)
+        return Plan(sources, config.batch, steps, config.seed)
+    places = config.accumulate * processes
+    epochs = []
+    for number, source in enumerate(sources):
+        swapped = any(one.swaps for one in objectives if scores(source, one))
+        epochs.append(TokenEpochs(source, number, config.batch_tokens, config.seed, swapped))
+    per_epoch = _epoch_steps(sources, [len(one[0]) for one in epochs], places)
+    steps = config.steps or _whole_steps(per_epoch, config.epochs)
+    return TokenPlan(sources, epochs, places, steps, config.seed)
+
+
+def steps_of(sources: Sequence[Source], batch: int, epochs: float) -> int:
+    """Whole optimizer steps in so many epochs, at least one."""
+    return _whole_steps(epoch_steps(sources, batch), epochs)
+
+
+def _whole_steps(per_epoch: float, epochs: float) -> int:
+    # Rounding to ten digits first: a share of 1/6 must not lose a step to binary fractions.
+    return max(1, math.floor(round(epochs * per_epoch, 10)))
+
+
+class Feed(Dataset[Batch]):
+    """Micro-batches of one process, corrupted and padded, by number; what a `DataLoader` reads.
+
+    A sample's corruption follows from its epoch alone, so any split of the batch sees the same.
+    """
+
+    def __init__(
+        self,
+        plan: Steps,
+        objectives: Sequence[Objective],
+        accumulate: int,
+        rank: int,
+        world: int,
+    ) -> None:
+        """`accumulate` micro-batches a step, of process `rank` of `world`."""
+        self.plan = plan
+        self.accumulate = accumulate
+        self.rank = rank
+        self.world = world
+        self.objectives = in_order(objectives)
+        self.corruption = Corruption(plan.seed)
+
+    def __len__(self) -> int:
+        return len(self.plan) * self.accumulate
+
+    def __getitem__(self, number: int) -> Batch:
+        step, micro = divmod(number, self.accumulate)
+        place = micro * self.world + self.rank
+        draw = self.plan.part(step, place, self.accumulate * self.world)
+        source = self.plan.sources[draw.source]
+        active = [o for o in self.objectives if scores(source, o)]
+        samples = self.samples(source.samples, draw.indices, draw.epoch, active)
+        if source.beside is not None:
+            others = self._beside(source, draw.indices, draw.epoch)
+            samples += self.samples(source.beside, others, draw.epoch, active)
+        return collate(samples)
+
+    def _beside(self, source: Source, indices: np.ndarray, epoch: int) -> np.ndarray:
+        """What stands beside samples of a source, drawn for each of them by its own key: (each * len(indices),)."""
+        count = len(needed(source.beside, "beside", source.name))
+        keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
+        return np.concatenate([generator(*key).integers(count, size=source.each) for key in keys])
+
+    def samples(
+        self,
+        samples: Samples,
+        indices: np.ndarray,
+        epoch: int,
+        objectives: Sequence[Objective],
+    ) -> list[Sample]:
+        """Corrupted samples."""
+        return self.corruption(samples, indices, epoch, objectives)
+
+
+class Corruption:
+    """Samples as objectives want them, every random choice keyed by (seed, epoch, sample id, objective)."""
+
+    def __init__(self, seed: int) -> None:
+        """`seed` of the run."""
+        self.seed = seed
+        self._neighbours: dict[int, Neighbours] = {}
+
+    def __call__(
+        self,
+        samples: Samples,
+        indices: Sequence[int] | np.ndarray,
+        epoch: int,
+        objectives: Sequence[Objective],
+    ) -> list[Sample]:
+        """Corrupted samples in the order of `indices`; `objectives` are in the order of `in_order`."""
+        seed = self.seed
+        rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
+        out = []
+        for index, sample in zip(indices, samples.get(list(indices), rngs), strict=True):
+            for objective in objectives:
+                rng = generator(seed, epoch, sample.id, objective.name)
+
+                def other(
+                    near: bool = False, rng: np.random.Generator = rng, index: int = int(index)
+                ) -> Sample:
+                    count = len(samples)
+                    of = self._near(samples).draw(index, rng) if near else int(rng.integers(count))
+                    return samples.get([of], [rng])[0]
+
+                corrupted: object = objective.corrupt(sample, rng, other)
+                if not isinstance(corrupted, Sample):
+                    raise InputError(
+                        f"{objective.name}: `corrupt` returned {described(corrupted)}, expected a Sample"
+                    )
+                sample = corrupted
+            out.append(sample)
+        return out
+
+    def _near(self, samples: Samples) -> Neighbours:
+        found = self._neighbours.get(id(samples))
+        if found is None or found.samples is not samples:
+            found = self._neighbours[id(samples)] = Neighbours(samples)
+        return found
+
+
+NEAR = 64
+"""Most samples on either side, in the order of lengths, that count as equally long."""
+
+
+class Neighbours:
+    """Which samples are about as long as each: its neighbours in the order of lengths, a hundredth of all at most.
+
+    Of one length, any are neighbours, not those that stand side by side in a text.
+    """
+
+    def __init__(self, samples: Samples) -> None:
+        """The order is of `samples.lengths`, so that nothing need be converted for it."""
+        self.samples = samples
+        mixed = generator("near").permutation(len(samples))
+        self.order = mixed[np.argsort(samples.lengths[mixed], kind="stable")]
+        self.place = np.empty(len(self.order), np.int64)
+        self.place[self.order] = np.arange(len(self.order))
+        self.reach = 1 + min(NEAR, len(self.order) // 100)
+
+    def draw(self, index: int, rng: np.random.Generator) -> int:
+        """A sample about as long as this one, which it may be itself."""
+        width = min(2 * self.reach + 1, len(self.order))
+        start = int(np.clip(self.place[index] - self.reach, 0, len(self.order) - width))
+        return int(self.order[start + rng.integers(width)])
+
+
+def scores(source: Source, objective: Objective) -> bool:
+    """Whether an objective sees a source's batches."""
+    return source.objectives is None or objective.name in source.objectives
