@@ -7,8 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from groundling.check import images, tasks
-from groundling.check import images as captions
-from groundling.check import tasks as own_files
 from groundling.check.places import Flags, Layout, Place, Report, kinds
 from groundling.core.errors import InputError
 from groundling.core.registry import instances
@@ -53,7 +51,7 @@ GENERAL = (
         OWN,
         "a *.csv, *.tsv, *.json or *.jsonl with columns of text and of labels, such as question, answer and image; "
         "others: --text, --label and --image",
-        own_files.own_files,
+        tasks.own_files,
         below=True,
     ),
     Layout(
@@ -62,11 +60,11 @@ GENERAL = (
         "Conceptual Captions: *.tsv, caption<TAB>image; a *.csv, *.tsv, *.json or *.jsonl with columns such as caption "
         "and image, others: --caption-column and --image-column; an imagefolder: metadata.jsonl or metadata.csv; "
         "images with *.txt or *.json beside them",
-        captions.captions,
+        images.captions,
         below=True,
     ),
     Layout("images", "*.jpg, ... in images*/ or in the folder itself", images.image_folders),
-    Layout("plain text", "*.txt, *.raw, *.tokens", own_files.plain_text, last=True),
+    Layout("plain text", "*.txt, *.raw, *.tokens", tasks.plain_text, last=True),
     Layout("images", "*.jpg, ... in folders of any name", images.images_anywhere, last=True),
 )
 """Those that files of any name may fit."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
@@ -20,6 +20,12 @@ from groundling.settings.fields import (
 )
 from groundling.settings.inputs import Extraction
 
+if TYPE_CHECKING:
+    from groundling.data.shards import Part
+    from groundling.runs.run import Run
+
+FIRST = 5
+"""So many of the images that were skipped are named."""
 PATIENCE = timedelta(days=7)
 """How long one process under torchrun waits for the shards of the others."""
 
@@ -93,10 +99,90 @@ def told(config: RegionsConfig) -> Mapping[str, object]:
     return {**settings, **({"bytes": sizes} if sizes else {})}
 
 
+def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
+    """Write a region store to the run's folder, resuming where a killed run stopped; returns its counts.
+
+    `RegionStore` reads it. Under torchrun every process writes its share of the shards.
+    """
+    from groundling.data.images import unread_images
+    from groundling.data.shards import Part
+    from groundling.runs.report import counted
+
+    part = Part(run.state.process_index, run.state.num_processes)
+    _refuse_processes(config, part)
+    folder = run.folder
+    if config.imports:
+        manifest = _imported(config, folder)
+    else:
+        manifest = _extracted(
+            config.extraction, config.processes, folder, part, run.state.wait_for_everyone
+        )
+    first = manifest["skipped"][:FIRST]
+    if config.extraction.images:
+        run.note(*unread_images(config.extraction.images))
+    skipped = manifest["counts"]["skipped"]
+    if skipped:
+        named = "; ".join(first)
+        more = (
+            f"; ... ({skipped:,} in all, in the store's manifest.json)"
+            if skipped > len(first)
+            else ""
+        )
+        run.note(
+            f"{counted(skipped, 'image')} skipped, of which the store has no regions: {named}{more}"
+        )
+    return {"store": str(folder), **manifest["counts"], "skipped_first": first}
+
+
+def _refuse_processes(config: RegionsConfig, part: Part) -> None:
+    if part.world > 1 and config.processes > 1:
+        raise InputError(
+            "regions: torchrun and --processes both start processes; leave one of them out"
+        )
+    if part.world > 1 and config.imports:
+        raise InputError("regions: --imports reads in one process; start it without torchrun")
+
+
+def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
+    """The manifest of a store made of others' region files."""
+    from groundling.data.regions.imports import import_several
+    from groundling.data.regions.store import RegionWriter
+
+    writer = RegionWriter(folder, config.extraction.shard)
+    facts, items = import_several(config.imports, config.ids, config.ids_as)
+    writer.fill(items)
+    return writer.close(facts)
+
+
+def _extracted(
+    extraction: Extraction,
+    processes: int,
+    folder: Path,
+    part: Part,
+    barrier: Callable[[], None],
+) -> dict[str, Any]:
+    """The manifest of a store made of images, by this process, by others under torchrun, or by processes it starts."""
+    from groundling.data.regions.store import RegionWriter
+    from groundling.data.shards import Part
+    from groundling.runs.jobs import Job, run_jobs
+    from groundling.vision.extract import extract
+
+    if processes == 1:
+        extracted = extract(extraction, folder, part)
+    else:
+        parts = [Part(rank, processes) for rank in range(processes)]
+        jobs = [
+            Job(f"part {one.rank + 1}", extract, (extraction, str(folder), one)) for one in parts
+        ]
+        extracted = run_jobs(jobs, processes, print)["part 1"]
+    writer = RegionWriter(folder, extraction.shard, extracted.key, part)
+    return writer.close(extracted.facts, extracted.gaps, barrier)
+
+
 COMMAND = Command(
     "regions",
     "regions of your own images, or of others' region files, as a store",
-    "groundling.commands.regions.run:regions",
+    "groundling.commands.regions:regions",
     {"_own": RegionsConfig()},
     title="Use",
     example="groundling regions my_photos --out runs/store",
