@@ -1,4 +1,4 @@
-"""Images: whether those that files ask for are there, and whether they decode; and regions of images."""
+"""Layouts of captioned images, and the images themselves: whether they are there and decode; regions of images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layouts of tasks: data sets in their official files, each split as its task reads it."""
+"""Layouts of tasks: data sets in their official files, and files of one's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Samples whose model looks at the pictures themselves."""
+"""Samples whose model looks at the pictures themselves: of regions' photos, and of captioned images."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Heads that several models share: masked language modelling, pooling. Objectives own them; none is exported."""
+"""Heads of pre-training objectives, which several models share: made, saved beside an encoder, and read again."""
 
 from __future__ import annotations
 

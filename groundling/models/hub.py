@@ -1,4 +1,4 @@
-"""Hugging Face's hub, asked once whether it is there: its client retries for half a minute a file."""
+"""Hugging Face's hub and folders of models: whether a model is there, told without loading it. No torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Any Hugging Face text encoder, as it is."""
+"""Any Hugging Face text encoder, as it is; with cheaper attention masks and gradient checkpointing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An objective corrupts a sample, owns its head, and scores what a model said; one concept a file."""
+"""An objective corrupts a sample, owns its head, and scores what a model said; a run makes them from their names."""
 
 from __future__ import annotations
 

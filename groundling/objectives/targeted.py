@@ -1,4 +1,4 @@
-"""What the terms of CLIP Targeted Distillation share (CLIP-TD: Wang et al. 2022); each term is a file of its own."""
+"""What the terms of CLIP Targeted Distillation share, its confidence too (CLIP-TD: Wang et al. 2022)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fine-tuned model, ready to be asked."""
+"""A fine-tuned model, ready to be asked and to be scored on labelled data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions of one's own as examples: from what Python hands over, or from the columns of a file."""
+"""What a fine-tuned model is asked: questions of one's own, and the images that they are about."""
 
 from __future__ import annotations
 

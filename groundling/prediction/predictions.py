@@ -1,4 +1,4 @@
-"""Finished runs' predictions of one split, by what the data set's own files call its examples."""
+"""Predictions of finished runs: read and verified, put into words, and those of several seeds combined."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a command says of itself: bars of long phases in a terminal, elsewhere a line every half minute."""
+"""What a command says while it works: bars and lines of progress, and the notes that its function hands on."""
 
 from __future__ import annotations
 

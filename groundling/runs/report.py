@@ -1,4 +1,4 @@
-"""Tables for the screen, and pages: one template and base style for all, and the report with tables and figures.
+"""Tables for the screen, pages and charts: one template and base style for all, and the report with its figures.
 
 A page of one's own is NAME.html and NAME.css beside a module, and NAME.js where it has data (`page_of`); the report's
 are `report.html` and `report.css`.

@@ -1,4 +1,4 @@
-"""What models read, and which columns of tables: settings that several commands have."""
+"""What models read, which columns of tables, how regions are found on photos: settings of several commands."""
 
 from __future__ import annotations
 

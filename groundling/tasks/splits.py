@@ -1,4 +1,4 @@
-"""Few-shot partitions: so many training examples of every stratum, drawn once and kept as a list of official ids.
+"""Which examples are trained and scored on: few-shot partitions, other folders' splits, samples without labels.
 
 Which examples are drawn depends on seed, stratum and official ids alone, through SHA-256: no generator, no order of the
 file, no version of anything. A smaller partition of a seed is part of every larger one. CLIP-TD Sections 4.1.1, 4.2.1,

@@ -1,4 +1,4 @@
-"""Samples with teachers beside them: their features from a cache, or their inputs for every step of training."""
+"""Samples with frozen teachers beside them, and the cache of the teachers' features."""
 
 from __future__ import annotations
 

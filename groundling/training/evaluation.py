@@ -1,4 +1,4 @@
-"""The other verb: predictions and metrics of a model on a task's examples."""
+"""The other verb: predictions and metrics of a model on a task's examples; and evaluations while a model trains."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Held-out data of a run: what its objectives lose there, on the way and in the report, and what may follow from it."""
+"""Held-out data of a run: what its objectives lose there, beside what guessing loses, and what may follow from it."""
 
 from __future__ import annotations
 

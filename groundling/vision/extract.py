@@ -1,4 +1,4 @@
-"""Features of regions from any Hugging Face vision backbone, for folders of images of any size."""
+"""Features of regions from any Hugging Face vision backbone, for folders of images and for single photos."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""VL-BERT and VisualBERT end to end: a ResNet that looks at regions learns with the encoder that reads them."""
+"""VL-BERT and VisualBERT end to end: a ResNet and RoIAlign learn with the encoder that reads their regions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Single-stream models: a stock BERT over text and regions; VisualBERT, VL-BERT and UNITER differ in the join."""
+"""Single-stream models: a stock BERT over text and regions; and weights as the papers' authors released them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the parts of a cross-modal model learn: each objective beside what it could be told by without reading."""
+"""What an adapted encoder learned, and what it still knows: each objective beside a guess, and similarities."""
 
 from __future__ import annotations
 

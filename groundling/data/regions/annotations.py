@@ -1,4 +1,4 @@
-"""What VCR's detector found in a film still: boxes, names and segments, in the order of the tags' numbers."""
+"""Boxes that others found: VCR's objects, COCO's annotations, and detections as MAttNet publishes them."""
 
 from __future__ import annotations
 

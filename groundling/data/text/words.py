@@ -1,4 +1,4 @@
-"""Raw words, and which of them each piece of any fast tokenizer belongs to.
+"""Raw words: which of them each piece of a fast tokenizer belongs to, their lengths, and a lexicon of their pieces.
 
 Two tokenizers are aligned through character offsets on one raw string, never through their own word numbers, which
 disagree on digits, apostrophes, accents and emoji.

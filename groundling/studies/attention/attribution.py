@@ -1,4 +1,4 @@
-"""Other inputs in place of a model's own: blank, shuffled and swapped image or text (Frank et al. 2021).
+"""What an answer owes to its inputs: by replacing them (Frank et al. 2021), and by integrated gradients.
 
 What an answer loses beside them, it owes to what they lack. Attention cannot tell that: a model may look at what it
 makes nothing of.

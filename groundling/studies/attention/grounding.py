@@ -1,4 +1,4 @@
-"""Does a head look where a phrase's own thing is? Every head as a ready-made classifier (VisualBERT, Section 3).
+"""Every head as a ready-made classifier of phrases (VisualBERT, Section 3), and which heads are best.
 
 A head answers with the region that gets most of what it sends from the phrase; it is right if that region is one of
 the phrase's own. Text is left out, whole images are no answer, and of equals the first region counts.

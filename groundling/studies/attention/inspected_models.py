@@ -1,4 +1,4 @@
-"""A model as an analysis asks it, on examples of its kind, and what it says of each as one number (its outcome).
+"""Models as analyses ask them: examples of their kind, controls, attention, and each answer as one number.
 
 A fine-tuned model's is the probability of the right answer, a pre-trained one's that of a match of text and image or
 of words that are hidden from it.

@@ -1,4 +1,4 @@
-"""Several finished runs as one: their probabilities averaged, aligned by what the data set calls its examples."""
+"""Finished runs combined: several runs' probabilities averaged, and VCR's joint score of runs on its two tasks."""
 
 from __future__ import annotations
 

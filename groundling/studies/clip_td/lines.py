@@ -1,4 +1,4 @@
-"""VCR's official lines: read, edited in their choices alone, and written back in the official format."""
+"""VCR's official lines: read, edited in choices alone, written back; and how much choices share with questions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Shortcut mitigation by rule (CLIP-TD's SM): right choices lose the tags they share with the question.
+"""Shortcut mitigation (CLIP-TD's SM), by rule and by an attack model's losses (Ye and Kovashka 2021).
 
 Ye and Kovashka 2021, "A case study of the shortcut effects in visual commonsense reasoning"; release:
 yekeren/VCR-shortcut-effects-study, tools/rephrase_choice_singular.py and rephrase_choice_plural.py. The right choice's

@@ -1,4 +1,4 @@
-"""Which sentence of a minimal pair a language model finds likelier, as a command: BLiMP, EWoK, one's own pairs."""
+"""Which sentence of a minimal pair a language model finds likelier: likelihoods, preferences, and the command."""
 
 from __future__ import annotations
 

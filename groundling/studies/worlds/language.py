@@ -1,4 +1,4 @@
-"""What the world says: its nouns, attributes, categories and templates, and phrases and sentences drawn from them.
+"""What the world says: its nouns, attributes, categories and templates, phrases and sentences, and questions on them.
 
 Nouns are invented names with looks, categories and splits, as balanced as their count allows.
 """

@@ -1,4 +1,4 @@
-"""The whole path on a rendered world, from nothing: world, teachers, text encoder, arms, probes, report."""
+"""The whole path on a rendered world, from nothing: world, teachers, text encoder, arms, probes, report, page."""
 
 from __future__ import annotations
 

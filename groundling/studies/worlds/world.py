@@ -1,4 +1,4 @@
-"""The rendered world itself: what is in it, and how it is written in the field's file formats."""
+"""The rendered world: what is in it, what its images show, and how it is written in the field's file formats."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model gains over another where texts are more visually grounded (XDBERT, Figure 4 and Appendix D).
+"""Whether a model gains where texts are more visually grounded, and how grounded a text is (XDBERT, Section 4).
 
 Improved and worsened examples exist between two copies of one model, too; and grounded texts differ from others in
 length and label. So beside each comparison stand the same one between the base model's own seeds, and one within

@@ -1,4 +1,4 @@
-"""One static page that shows what models attend to: photo, boxes, words, heads. It needs neither server nor network."""
+"""The page of `groundling look`: photo, boxes, words, heads. It is static and needs neither server nor network."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a model reads of one image and text, and its attention between them, word by word and box by box."""
+"""What a model reads of one image and text, and its attention between them: boxes, words, heat maps, ranked heads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The world as COCO captions for pre-training, and the captions with marks that other data sets are made of."""
+"""The world as COCO captions for pre-training, and as Flickr30k Entities."""
 
 from __future__ import annotations
 
