@@ -149,33 +149,43 @@ class Command:
 class Commands(Mapping[str, Command]):
     """Every command by name, the core's before each study's.
 
-    A command of the core is a module of `groundling.commands` that is called as it is, with `_` for a space, and is
-    imported when it is asked for by name: that imports no study. A study's commands are the `COMMANDS` of its module
-    `commands`.
+    The core's are those in the modules of `groundling.commands`, each called as the first word of its commands; a
+    module is imported when a command of it is asked for by name: that imports no study. A study's commands are the
+    `COMMANDS` of its module `commands`.
     """
 
     def __init__(self) -> None:
-        self._core = {
-            one.rpartition(".")[2].replace("_", " "): one for one in _inside("groundling.commands")
-        }
+        self._core = {one.rpartition(".")[2]: one for one in _inside("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
-        if name in self._core:
-            command: Command = vars(importlib.import_module(self._core[name]))["COMMAND"]
-            return command
-        return _of_studies()[name]
+        command = self._of_core(name)
+        return _of_studies()[name] if command is None else command
+
+    def _of_core(self, name: str) -> Command | None:
+        word = name.partition(" ")[0]
+        return _in_module(self._core[word]).get(name) if word in self._core else None
 
     def first(self, names: Sequence[str]) -> str:
         """The first of some names that is a command's, the studies' if it is none of the core's; empty: no one's."""
-        core = next((name for name in names if name in self._core), "")
+        core = next((name for name in names if self._of_core(name)), "")
         return core or next((name for name in names if name in self), "")
 
     def __iter__(self) -> Iterator[str]:
-        yield from sorted(self._core, key=lambda name: TITLES.index(self[name].title))
+        core = [name for module in self._core.values() for name in _in_module(module)]
+        yield from sorted(core, key=lambda name: TITLES.index(self[name].title))
         yield from _of_studies()
 
     def __len__(self) -> int:
-        return len(self._core) + len(_of_studies())
+        return sum(1 for _ in self)
+
+
+@cache
+def _in_module(module: str) -> dict[str, Command]:
+    """The commands of a module of the core, without those that it imports."""
+    word = module.rpartition(".")[2]
+    every = vars(importlib.import_module(module)).values()
+    commands = [one for one in every if isinstance(one, Command)]
+    return {one.name: one for one in commands if one.name.partition(" ")[0] == word}
 
 
 @cache
