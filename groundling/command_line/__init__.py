@@ -158,16 +158,17 @@ class Commands(Mapping[str, Command]):
         self._core = {one.rpartition(".")[2]: one for one in _inside("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
-        command = self._of_core(name)
+        command = self.of_core(name)
         return _of_studies()[name] if command is None else command
 
-    def _of_core(self, name: str) -> Command | None:
+    def of_core(self, name: str) -> Command | None:
+        """A command of the core; None: there is none of that name."""
         word = name.partition(" ")[0]
         return _in_module(self._core[word]).get(name) if word in self._core else None
 
     def first(self, names: Sequence[str]) -> str:
         """The first of some names that is a command's, the studies' if it is none of the core's; empty: no one's."""
-        core = next((name for name in names if self._of_core(name)), "")
+        core = next((name for name in names if self.of_core(name)), "")
         return core or next((name for name in names if name in self), "")
 
     def __iter__(self) -> Iterator[str]:

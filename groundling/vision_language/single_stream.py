@@ -17,6 +17,7 @@ from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.documented import documented
 from groundling.core.errors import InputError, in_one_line, reading
 from groundling.data.samples import TextInput
 from groundling.models.attention import (
@@ -251,6 +252,7 @@ BERT = {part: f"text.encoder.{part}" for part in ("embeddings.", "encoder.", "po
 """What a BERT's own weights are called in a `SingleStream`."""
 
 
+@documented
 @dataclass(frozen=True)
 class Names:
     """How a code base names its weights; of several prefixes that fit, the longest counts."""

@@ -15,6 +15,7 @@ PACKAGE = Path(groundling.__file__).parent
 CORE_ALONE = """
 import importlib, pkgutil, sys
 import groundling, groundling.commands
+from groundling.command_line import COMMANDS
 
 def loaded():
     return [name for name in sys.modules if name.startswith("groundling.studies.")]
@@ -22,7 +23,7 @@ def loaded():
 for one in pkgutil.walk_packages(groundling.commands.__path__, "groundling.commands."):
     importlib.import_module(one.name)
     assert not loaded(), one.name
-names = [one.name for one in pkgutil.iter_modules(groundling.commands.__path__)]
+names = [name for name in groundling.FUNCTIONS if COMMANDS.of_core(name.replace("_", " "))]
 asked = dict.fromkeys(names, {}) | {
     "adapt": {"student": "none/there", "arm": "mlm+xdbert", "teacher": "none/there", "text": sys.argv[1]},
     "pretrain": {"student": "none/there", "model": "uniter", "regions": ".", "captions": sys.argv[1]},

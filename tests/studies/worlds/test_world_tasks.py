@@ -440,7 +440,7 @@ def test_a_worlds_settings_import_nothing_heavy() -> None:
     for module, heavy in (
         ("settings.fields", ""),
         ("studies.worlds.world", "PIL"),
-        ("studies.worlds.render", "PIL"),
+        ("studies.worlds.data_sets", "PIL"),
     ):
         done = subprocess.run(
             [sys.executable, "-c", code.format(module)], capture_output=True, text=True, check=True

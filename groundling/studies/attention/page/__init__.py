@@ -15,6 +15,7 @@ import torch
 from PIL import Image
 
 from groundling.core.batch import needed
+from groundling.core.documented import documented
 from groundling.core.errors import InputError, as_keywords, reading
 from groundling.data.images import read_picture
 from groundling.runs.folder import disk_errors, write_whole
@@ -43,11 +44,13 @@ FRAME = 760
 """Height of the page in a notebook, pixels."""
 
 
+@documented
 @dataclass
 class Look:
     """What several models attend to in images and texts, as pages; shows itself in a notebook."""
 
     title: str
+    """Of the page."""
     models: Sequence[tuple[str, Sequence[str]]] = ()
     """Name of each, and what a reader must know of it."""
     per_page: int = 10
