@@ -19,14 +19,8 @@ from groundling.core.output_types import Form
 from groundling.core.registry import described, is_outside, named, outside
 from groundling.core.rng import seed_of
 from groundling.models.heads import save_heads
-from groundling.settings.fields import Settings
-from groundling.settings.objectives import (
-    Adversarial,
-    CrossModalOptions,
-    Distilling,
-    Masking,
-    Targeted,
-)
+from groundling.settings.fields import Settings, flag_of, flat
+from groundling.settings.objectives import CrossModalOptions, ObjectiveSettings
 from groundling.settings.training import TrainConfig
 
 
@@ -175,10 +169,8 @@ class Given:
     sizes: Sizes
     vocabulary: Vocabulary | None = None
     """The text encoder's; None where nothing is masked."""
-    masking: Masking = field(default_factory=Masking)
+    settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
-    distilling: Distilling = field(default_factory=Distilling)
-    targeted: Targeted = field(default_factory=Targeted)
     form: Form | None = None
     """The form of the task's answers, as its head is trained; None where there is no task."""
 
@@ -196,6 +188,8 @@ class Part:
     """It reads states after the cross-modal encoder."""
     taught: bool = False
     """It reads a teacher's features."""
+    reads: tuple[type[Settings], ...] = ()
+    """The groups of settings that it reads, of `Given`: a run says of others that nothing reads them."""
 
 
 def part_named(name: str) -> Part:
@@ -283,28 +277,28 @@ SILENT = frozenset({"cache_gb", "teacher_cache"})
 """Settings that say where something is kept, which need no reader."""
 
 
-def unread(groups: Sequence[Settings], names: Sequence[str], inner: str) -> list[str]:
-    """A line if settings were given that none of the objectives `names` reads, nor the inner step."""
+def unread(
+    names: Sequence[str],
+    settings: ObjectiveSettings,
+    inner: str,
+    crossing: CrossModalOptions | None = None,
+) -> list[str]:
+    """A line if settings were given that none of the objectives `names` reads.
+
+    `crossing` are those of the cross-modal encoder, in a command that may train one.
+    """
     if any(is_outside(name) for name in (*names, inner)):
         return []  # which may read any of them
-    kinds = [part_named(name) for name in names]
-    crossing = any(kind.joint for kind in kinds)
-    read = {
-        Masking: bool({"mlm", "joint_mlm"} & set(names)),
-        CrossModalOptions: crossing,
-        Distilling: any(kind.taught for kind in kinds),
-        Targeted: any(name.startswith("td_") for name in names),
-        Adversarial: bool(inner),
-    }
+    parts = [part_named(name) for name in names]
+    read = {group for part in parts for group in part.reads}
     # A cross-modal model reads as many windows as a teacher would.
-    silent = SILENT | ({"max_windows"} if crossing else set())
-    flags = []
-    for group in groups:
-        if read[type(group)]:
-            continue
-        usual = vars(type(group)())
-        changed = [one for one in usual if vars(group)[one] != usual[one] and one not in silent]
-        flags += [f"--{one.replace('_', '-')}" for one in changed]
+    silent = SILENT | ({"max_windows"} if CrossModalOptions in read else set())
+    flags = [
+        f"--{flag_of(one.name)}"
+        for group, one in [*flat(settings), *flat(crossing)]
+        if type(group) not in read and one.name not in silent
+        if vars(group)[one.name] != vars(type(group)())[one.name]
+    ]
     if not flags:
         return []
     trained = " and ".join(names) or "the task's own loss"

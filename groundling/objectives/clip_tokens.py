@@ -13,6 +13,7 @@ from torch import Tensor
 from groundling.core.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed, picked
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, Part
+from groundling.settings.objectives import CrossModalOptions
 
 RELEASED_SLOTS = 9 * 77
 """Nine windows of 77, to which the authors' code pads every text of adaptation, and whose padding it then scores."""
@@ -95,4 +96,5 @@ CLIP_TOKENS = Part(
     "clip_tokens",
     lambda given: ClipTokens(given.sizes, targets=given.crossing.clip_targets),
     joint=True,
+    reads=(CrossModalOptions,),
 )

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from groundling.core.batch import IGNORE, Batch, Encoded, Sizes, needed, picked
 from groundling.objectives import Given, Objective, Part
 from groundling.objectives.contrast import everyone, info_nce
+from groundling.settings.objectives import Distilling
 
 
 class Distill(Objective):
@@ -136,7 +137,7 @@ def _text_numbers(words: Tensor) -> Tensor:
 
 
 def _distill(given: Given, kind: Literal["contrastive", "l1"]) -> Distill:
-    options = given.distilling
+    options = given.settings.distilling
     return Distill(
         given.sizes,
         kind=kind,
@@ -149,5 +150,10 @@ def _distill(given: Given, kind: Literal["contrastive", "l1"]) -> Distill:
     )
 
 
-CONTRASTIVE = Part("contrastive", lambda given: _distill(given, "contrastive"), taught=True)
-L1 = Part("l1", lambda given: _distill(given, "l1"), taught=True)
+CONTRASTIVE = Part(
+    "contrastive",
+    lambda given: _distill(given, "contrastive"),
+    taught=True,
+    reads=(Distilling,),
+)
+L1 = Part("l1", lambda given: _distill(given, "l1"), taught=True, reads=(Distilling,))

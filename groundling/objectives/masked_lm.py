@@ -14,6 +14,7 @@ from groundling.core.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, ne
 from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import Given, Objective, Part, Targets
+from groundling.settings.objectives import CrossModalOptions, Masking
 
 
 class MaskedLM(Objective):
@@ -159,7 +160,7 @@ def _parts(row: Row, ordinary: np.ndarray) -> list[np.ndarray]:
 def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None) -> MaskedLM:
     """Masked LM as a run's settings have it; `whole_word` overrides them. Raises InputError without a mask token."""
     vocabulary = needed(given.vocabulary, "vocabulary", "masked_lm")
-    masking = given.masking
+    masking = given.settings.masking
     return MaskedLM(
         given.sizes,
         mask_id=vocabulary.mask_id,
@@ -171,5 +172,10 @@ def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None)
     )
 
 
-MLM = Part("mlm", masked_lm)
-JOINT_MLM = Part("joint_mlm", lambda given: masked_lm(given, joint=True), joint=True)
+MLM = Part("mlm", masked_lm, reads=(Masking,))
+JOINT_MLM = Part(
+    "joint_mlm",
+    lambda given: masked_lm(given, joint=True),
+    joint=True,
+    reads=(Masking, CrossModalOptions),
+)

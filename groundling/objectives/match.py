@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, Encoded, Row, Sample, Sizes, needed
 from groundling.models.heads import Pooler
 from groundling.objectives import Given, Objective, Other, Part, Targets
+from groundling.settings.objectives import CrossModalOptions
 
 NEAREST = 8
 """Texts of about the same length that are drawn, of which the one with the nearest count of CLIP pieces is taken."""
@@ -102,4 +103,4 @@ def _match(given: Given) -> Match:
     return Match(given.sizes, hard=options.hard_negatives, near=options.match_negatives == "length")
 
 
-MATCH = Part("match", _match, joint=True)
+MATCH = Part("match", _match, joint=True, reads=(CrossModalOptions,))

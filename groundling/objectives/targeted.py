@@ -219,5 +219,8 @@ class TargetedTerm(Objective, ABC):
 def of_settings(kind: Callable[..., Objective]) -> Callable[[Given], Objective]:
     """How a run makes a term: with the command's settings and the task's form."""
     return lambda given: kind(
-        given.sizes, options=given.targeted, form=given.form, weight=given.targeted.td_weight
+        given.sizes,
+        options=given.settings.targeted,
+        form=given.form,
+        weight=given.settings.targeted.td_weight,
     )

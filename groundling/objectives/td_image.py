@@ -10,6 +10,7 @@ from groundling.core.batch import Batch, Encoded, Sizes, needed
 from groundling.core.errors import InputError
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
+from groundling.settings.objectives import Distilling, Targeted
 
 MEAN = "td_image_mean"
 """How often the mean of the regions stands for an image."""
@@ -77,4 +78,4 @@ class TargetedImage(TargetedTerm):
         return lines
 
 
-TD_IMAGE = Part("td_image", of_settings(TargetedImage), taught=True)
+TD_IMAGE = Part("td_image", of_settings(TargetedImage), taught=True, reads=(Distilling, Targeted))

@@ -7,6 +7,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Encoded, needed
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
+from groundling.settings.objectives import Distilling, Targeted
 
 
 class TargetedText(TargetedTerm):
@@ -22,4 +23,4 @@ class TargetedText(TargetedTerm):
         return self.distance(states[:, 0], batch.features[self.feature])
 
 
-TD_TEXT = Part("td_text", of_settings(TargetedText), taught=True)
+TD_TEXT = Part("td_text", of_settings(TargetedText), taught=True, reads=(Distilling, Targeted))

@@ -7,6 +7,7 @@ from torch import Tensor
 from groundling.core.batch import IGNORE, Batch, Encoded, needed
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
+from groundling.settings.objectives import Distilling, Targeted
 
 USED = "td_words_used"
 """How many words of a row take part."""
@@ -66,4 +67,4 @@ class TargetedWords(TargetedTerm):
         return {**super().forward(encoded, batch), **watched}
 
 
-TD_WORDS = Part("td_words", of_settings(TargetedWords), taught=True)
+TD_WORDS = Part("td_words", of_settings(TargetedWords), taught=True, reads=(Distilling, Targeted))

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from groundling.runs.folder import open_run
 from groundling.runs.progress import Work
-from groundling.settings.fields import flat
+from groundling.settings.fields import flat, told
 
 Inputs = Mapping[str, str | Path]
 """Files and folders by name, as a run's hashes are called."""
@@ -86,26 +86,26 @@ class RunFolder:
         from groundling.runs.run import Run
 
         every = list(settings.values())
-        told = self._told(settings) if self.told is None else self.told(*every)
+        kept = self._told(settings) if self.told is None else self.told(*every)
         cpu = any(
             vars(group)[one.name] for own in every for group, one in flat(own) if one.name == "cpu"
         )
         makes = self.makes(*every) if callable(self.makes) else self.makes
-        run = Run(out, name, told, self.inputs(*every), cpu, makes, self.patience)
+        run = Run(out, name, kept, self.inputs(*every), cpu, makes, self.patience)
         if not self.grows and run.result is not None:
             return run.result
         return run.end(function(*every, run))
 
     def _told(self, settings: ByPrefix) -> dict[str, Any]:
         """The settings that tell runs apart: the command's own, and groups of others beside them."""
-        told: dict[str, Any] = {}
+        kept: dict[str, Any] = {}
         for prefix, group in settings.items():
             name = prefix.lstrip("_")
-            told |= asdict(group) if name == "own" else {name: asdict(group)}
+            kept |= told(group) if name == "own" else {name: told(group)}
         for name in self.free:
             group, _, setting = name.rpartition(".")
-            del (told[group] if group else told)[setting]
-        return told
+            del (kept[group] if group else kept)[setting]
+        return kept
 
 
 Leaves = Nothing | Written | Runs | RunFolder

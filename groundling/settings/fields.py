@@ -97,12 +97,15 @@ class Rule(Enum):
 
     NEEDED = "needed"
     MAY_REPEAT = "may repeat"
+    UNNESTED = "unnested"
 
 
 needed = Rule.NEEDED
 """A command does nothing without it."""
 may_repeat = Rule.MAY_REPEAT
 """A list in which a thing may stand twice: what belongs side by side, or to another list."""
+unnested = Rule.UNNESTED
+"""A group whose settings config.json has beside those of the class that holds it."""
 
 
 class WrongSetting(InputError):
@@ -127,7 +130,7 @@ class Setting:
     kind: Any
     """Its type."""
     marks: tuple[object, ...] = ()
-    """What its field says of its values: a `Range`, an `Input`, `Rule`s."""
+    """What its field says of it: a `Range`, an `Input`, `Rule`s."""
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -302,6 +305,21 @@ def flat(config: object) -> list[tuple[object, Setting]]:
             found += flat(value)
         else:
             found.append((config, one))
+    return found
+
+
+def told(config: object) -> dict[str, Any]:
+    """A configuration as config.json has it: a mapping for each group, but of those that are `unnested`."""
+    found: dict[str, Any] = {}
+    kind: Any = type(config)
+    for name, one in declared(kind).items():
+        value = vars(config)[name]
+        if not _is_group(value):
+            found[name] = value
+        elif unnested in one.marks:
+            found |= told(value)
+        else:
+            found[name] = told(value)
     return found
 
 

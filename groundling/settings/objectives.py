@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -121,6 +121,18 @@ run ends."""
     """CLIP-TD: distil only where the teacher is surer than the student: of a question, or of each pair by itself."""
     td_temperature: Annotated[float, above(0)] = 1.0
     """CLIP-TD: T of that comparison; the larger, the more often the teacher is taken for the surer one."""
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings(Settings):
+    """What objectives are set by, in every command that trains with them.
+
+    An objective with settings of its own declares their group here, and its `Part` names the group as what it reads.
+    """
+
+    masking: Masking = field(default_factory=Masking)
+    distilling: Distilling = field(default_factory=Distilling)
+    targeted: Targeted = field(default_factory=Targeted)
 
 
 def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:

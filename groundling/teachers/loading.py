@@ -42,12 +42,13 @@ def load_teacher_set(
     teachers = []
     if source:
         needs = features_needed(names, given)
-        teachers = load_teachers(source, needs, given.distilling, given.targeted, given.form)
+        settings = given.settings
+        teachers = load_teachers(source, needs, settings.distilling, settings.targeted, given.form)
     teachers += also
     for teacher in teachers:
         teacher.to(device)
-    folder = cache_folder(given.targeted.teacher_cache, out)
-    return TeacherSet(teachers, FeatureCache(folder, given.distilling.cache_gb))
+    folder = cache_folder(given.settings.targeted.teacher_cache, out)
+    return TeacherSet(teachers, FeatureCache(folder, given.settings.distilling.cache_gb))
 
 
 def adapter_teacher_set(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import homes
 import pytest
@@ -15,17 +14,11 @@ from groundling.cli import COMMANDS, main
 from groundling.command_line.names import arm_of, check_teacher
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.objectives import unread
-from groundling.settings.fields import configured, flat, may_repeat
-from groundling.settings.objectives import (
-    Adversarial,
-    CrossModalOptions,
-    Distilling,
-    Masking,
-    Targeted,
-)
+from groundling.core.registry import instances
+from groundling.objectives import Part, unread
+from groundling.settings.fields import configured, declared, flat, may_repeat
+from groundling.settings.objectives import CrossModalOptions, ObjectiveSettings
 
 
 def lists() -> list[tuple[str, str, str]]:
@@ -94,38 +87,37 @@ def test_a_teacher_whom_nobody_asks_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("group", "flag", "reader", "inner"),
+    ("given", "flag", "reader"),
     [
-        ({"masking": Masking(mask_rate=0.3)}, "--mask-rate", "mlm", ""),
-        ({"distilling": Distilling(distill_weight=2)}, "--distill-weight", "contrastive", ""),
-        ({"targeted": Targeted(td_gate="question")}, "--td-gate", "td_image", ""),
-        ({"adversarial": Adversarial(adversarial_passes=5)}, "--adversarial-passes", "", "villa"),
+        ({"mask_rate": 0.3}, "--mask-rate", "mlm"),
+        ({"distill_weight": 2}, "--distill-weight", "contrastive"),
+        ({"td_gate": "question"}, "--td-gate", "td_image"),
     ],
 )
 def test_settings_without_a_reader_are_named(
-    group: dict, flag: str, reader: str, inner: str
+    given: dict[str, object], flag: str, reader: str
 ) -> None:
-    config = FinetuneConfig(**group)
-    (note,) = unread(groups_of(config), (), "")
+    settings = configured(ObjectiveSettings, **given)
+    (note,) = unread((), settings, "")
     assert f"nothing here reads {flag}: what is trained is the task's own loss" in note
-    assert unread(groups_of(config), (reader,) if reader else (), inner) == []
-    assert unread(groups_of(config), ("mine.x:X",), "") == []  # which may read it
-    assert unread(groups_of(FinetuneConfig()), (), "") == []
+    assert unread((reader,), settings, "") == []
+    assert unread(("mine.x:X",), settings, "") == unread((), settings, "mine.x:X") == []
+    assert unread((), ObjectiveSettings(), "") == []
 
 
-def groups_of(config: object) -> list[Any]:
-    """The groups of a command's settings that objectives read."""
-    kinds = (Masking, CrossModalOptions, Distilling, Targeted, Adversarial)
-    return [group for group in vars(config).values() if isinstance(group, kinds)]
+def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
+    read = {group for part in instances("objectives", Part).values() for group in part.reads}
+    groups = {one.kind for one in declared(ObjectiveSettings).values()}
+    assert read == {*groups, CrossModalOptions}
 
 
 def test_of_the_cross_modal_encoder_too() -> None:
-    config = AdaptConfig(crossing=CrossModalOptions(hard_negatives=3))
-    assert "--hard-negatives" in unread(groups_of(config), ("mlm", "l1"), "")[0]
-    assert unread(groups_of(config), ("joint_mlm", "match"), "") == []
-    windows = AdaptConfig(distilling=Distilling(max_windows=2))
-    assert unread(groups_of(windows), ("joint_mlm", "match"), "") == []
-    assert "--max-windows" in unread(groups_of(windows), ("mlm",), "")[0]
+    usual, crossing = ObjectiveSettings(), CrossModalOptions(hard_negatives=3)
+    assert "--hard-negatives" in unread(("mlm", "l1"), usual, "", crossing)[0]
+    assert unread(("joint_mlm", "match"), usual, "", crossing) == []
+    windows = configured(ObjectiveSettings, max_windows=2)
+    assert unread(("joint_mlm", "match"), windows, "") == []
+    assert "--max-windows" in unread(("mlm",), windows, "")[0]
 
 
 @pytest.mark.parametrize("make", [homes.teacher])

@@ -238,7 +238,9 @@ def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) 
     task = named("tasks", Task, "vcr/answer")
     model = ClipAdapter(load_base(config.model), config.adapting)
     examples = task.read(place / "vcr", "val")[:2]
-    teachers = adapter_teacher_set(model.base, config.targeted, torch.device("cpu"), tmp_path)
+    teachers = adapter_teacher_set(
+        model.base, config.settings.targeted, torch.device("cpu"), tmp_path
+    )
     samples, live = teachers.wrap(TextSamples(examples, *model.inputs(20)))
     assert not live
     batch = collate(samples.get([0, 1]))

@@ -42,7 +42,7 @@ from groundling.objectives.td_image import TargetedImage
 from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.settings.fields import changed, configured
-from groundling.settings.objectives import Targeted
+from groundling.settings.objectives import ObjectiveSettings, Targeted
 from groundling.tasks.splits import Unlabelled, hidden
 from groundling.training.batch_sampler import Feed, Plan, Source
 from groundling.training.held_out import means_by_epoch
@@ -330,7 +330,7 @@ def gate_of(form: Form | None, **options: Any) -> Objective:
     given = Given(
         Sizes(text=4, teacher=4),
         form=form,
-        targeted=Targeted(**{"td_gate": "question", **options}),
+        settings=ObjectiveSettings(targeted=Targeted(**{"td_gate": "question", **options})),
     )
     return part_named("td_text").make(given)
 
@@ -405,7 +405,7 @@ def distilled(name: str, gate: str, **options: Any) -> tuple[Step, Batch]:
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     task = Supervised(sizes, form=FOUR, head=kind(Reading(sizes, FOUR)).eval())
     settings = Targeted(**{"td_gate": gate, "td_temperature": HALF, **options})
-    given = Given(sizes, targeted=settings, form=task.form)
+    given = Given(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
     terms = [part_named(term).make(given) for term in TERMS]
     samples = toys.Clip(shown(questions(), model.whole))
     batch = collate(samples.get(range(6), [np.random.default_rng(0)] * 6))
@@ -738,7 +738,7 @@ def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, A
     torch.manual_seed(1)
     task = Supervised(sizes, form=FOUR, head=kind(Reading(sizes, FOUR)))
     settings = Targeted(td_gate="question", td_temperature=HALF)
-    given = Given(sizes, targeted=settings, form=task.form)
+    given = Given(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
     terms = [part_named(term).make(given) for term in TERMS]
     config = replace(STEPS, steps=steps, batch=4, lr=1e-3, save_every=2)
     train(model, [task, *terms], [mixed()], config, out, inner=inner)
@@ -765,7 +765,7 @@ def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     task = Supervised(sizes, form=FOUR, head=kind(Reading(sizes, FOUR)))
     text = part_named("td_text").make(
-        Given(sizes, targeted=Targeted(td_gate="question"), form=task.form)
+        Given(sizes, settings=configured(ObjectiveSettings, td_gate="question"), form=task.form)
     )
     samples = Unlabelled(toys.Clip(shown(questions(), False)), np.array(0))
     before = {name: value.clone() for name, value in task.state_dict().items()}

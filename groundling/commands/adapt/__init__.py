@@ -16,14 +16,13 @@ from groundling.settings.fields import (
     Settings,
     at_least,
     may_repeat,
+    unnested,
 )
 from groundling.settings.inputs import CaptionColumns, weighted_files
 from groundling.settings.objectives import (
     Adversarial,
     CrossModalOptions,
-    Distilling,
-    Masking,
-    Targeted,
+    ObjectiveSettings,
     teacher_inputs,
 )
 from groundling.settings.training import Examining, TrainConfig, check_held
@@ -62,10 +61,8 @@ the student reads."""
     """Files of text that is not learned from: the report has the loss on them, and, of xdbert, what its parts have \
 learned (without this: on some of the texts that were learned from, with new masks and pairs)."""
     examining: Examining = field(default_factory=Examining)
-    masking: Masking = field(default_factory=Masking)
+    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
-    distilling: Distilling = field(default_factory=Distilling)
-    targeted: Targeted = field(default_factory=Targeted)
     inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
@@ -103,7 +100,7 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     if config.crossing.save_joint and not arm.joint:
         raise InputError(f"--save-joint: --arm {config.arm} has no cross-modal model; use xdbert")
     if config.keep_projection:
-        projects = {"l1", "contrastive"} & set(arm.names) and config.distilling.sentence
+        projects = {"l1", "contrastive"} & set(arm.names) and config.settings.distilling.sentence
         if not projects:
             raise InputError(
                 f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1, with a "
@@ -119,7 +116,7 @@ def inputs(config: AdaptConfig, training: TrainConfig) -> Inputs:
     return {
         **{f"text:{number}": each.file for number, each in enumerate(texts)},
         "student": config.student,
-        **teacher_inputs(config.teacher, config.targeted),
+        **teacher_inputs(config.teacher, config.settings.targeted),
         "retention": config.retention,
         **{f"held:{number}": path for number, path in enumerate(config.held)},
     }

@@ -45,6 +45,7 @@ from groundling.objectives.retain import Retain
 from groundling.runs.model_card import FILLS_MASKS, library_of
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
+from groundling.settings.fields import changed
 from groundling.settings.inputs import Weighted, weighted_files
 from groundling.settings.objectives import Distilling
 from groundling.settings.training import TrainConfig
@@ -100,7 +101,7 @@ def reading_of(config: AdaptConfig, joint: bool, longest: int) -> Reading:
     if form == "auto":
         form = "blocks" if joint else "lines"
     wanted = config.max_length or (BLOCK if form == "blocks" else LINE)
-    return Reading(form, min(wanted, longest), config.distilling.max_windows)
+    return Reading(form, min(wanted, longest), config.settings.distilling.max_windows)
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
@@ -109,20 +110,26 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     inner = inner_step(config.inner, config.adversarial)
     pairs = read_pairs(config.retention) if config.retention else None
     text = load_text_encoder(config.student)
-    retention = Retention(pairs, text, text.sentence or _pooled(text, config)) if pairs else None
+    retention = (
+        Retention(pairs, text, text.sentence or _pooled(text, config.settings.distilling))
+        if pairs
+        else None
+    )
     run.note(
         *precision_note(config.student),
         *_unread(config, arm),
         *_pool_notes(config, arm, text),
     )
     retains = _retains(config, arm, text)
-    distilling = _into_teachers_space(text, config) if config.keep_projection else config.distilling
+    settings = config.settings
+    if config.keep_projection:
+        settings = replace(settings, distilling=_into_teachers_space(text, settings.distilling))
     reading = reading_of(config, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
     if windows:
         run.note(reading.note(config.arm, windows.max_windows))
     texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
-    given = replace(_given(config, model, text), distilling=distilling)
+    given = Given(model.sizes, Vocabulary.of(text.tokenizer), settings, config.crossing)
     teacher_set = _teacher_set(
         run, config, arm, given, training.seed, [FrozenCopy(text)] if retains else []
     )
@@ -250,22 +257,17 @@ def _export(
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def _pooled(text: TextEncoder, config: AdaptConfig) -> Sentence:
+def _pooled(text: TextEncoder, options: Distilling) -> Sentence:
     """How a plain encoder's states become a sentence vector: by --pool, of which `own` is the first position here."""
-    mode = "mean" if config.distilling.pool == "mean" else "cls"
+    mode = "mean" if options.pool == "mean" else "cls"
     return pooled_by(mode, text.sizes.text, text.max_length)
 
 
-def _into_teachers_space(text: TextEncoder, config: AdaptConfig) -> Distilling:
+def _into_teachers_space(text: TextEncoder, options: Distilling) -> Distilling:
     """Options with which the sentence projection ends in the teacher's own space, from what the folder can pool."""
-    if text.sentence is None or config.distilling.pool != "own":
-        text.speaks(_pooled(text, config))
-    return replace(
-        config.distilling,
-        pool="own",
-        l1_targets="unit",
-        max_windows=config.distilling.max_windows or 1,
-    )
+    if text.sentence is None or options.pool != "own":
+        text.speaks(_pooled(text, options))
+    return replace(options, pool="own", l1_targets="unit", max_windows=options.max_windows or 1)
 
 
 def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
@@ -275,11 +277,10 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
         notes.append(
             f"--teacher {config.teacher} is not read: --arm {config.arm} has none, and is what others are compared with"
         )
-    plain = config
+    settings = config.settings
     if config.retention:  # which pools as --pool says
-        plain = replace(config, distilling=replace(config.distilling, pool=Distilling().pool))
-    groups = [plain.masking, plain.crossing, plain.distilling, plain.targeted, plain.adversarial]
-    return notes + unread(groups, arm.names, config.inner)
+        settings = changed(settings, pool=Distilling().pool)
+    return notes + unread(arm.names, settings, config.inner, config.crossing)
 
 
 def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:
@@ -322,12 +323,12 @@ PUBLISHED = TrainConfig(lr=1e-4)
 def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
     """What is to be said of how sentences are pooled, and of what their vectors are compared with."""
     notes = []
-    pool = config.distilling.pool
+    pool = config.settings.distilling.pool
     if arm.taught and text.sentence is not None and pool != "own":
         own = "+".join(text.sentence.pooling.modes)
         notes.append(f"--pool {pool} is taken, although {config.student} pools by {own}")
     if config.keep_projection:
-        windows = config.distilling.max_windows or 1
+        windows = config.settings.distilling.max_windows or 1
         notes.append(
             "--keep-projection: targets are the teacher's own text embeddings, not standardised; of a text longer than "
             f"its window, {windows} x window is read, and the pieces cut off are counted (--max-windows)"
@@ -385,18 +386,6 @@ def _model(
     clip.requires_grad_(not config.crossing.freeze_clip)
     clip.logit_scale.requires_grad_(False)
     return CrossModal(text, clip, config.crossing.cross_layers, tokenizer), windows
-
-
-def _given(config: AdaptConfig, model: TextEncoder | CrossModal, text: TextEncoder) -> Given:
-    """What objectives are made from, before any teacher is known."""
-    return Given(
-        model.sizes,
-        Vocabulary.of(text.tokenizer),
-        config.masking,
-        config.crossing,
-        config.distilling,
-        config.targeted,
-    )
 
 
 def _start_heads(

@@ -13,7 +13,7 @@ from groundling.command_line.names import check_inner, check_parts, check_teache
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed
+from groundling.settings.fields import Input, Settings, at_least, needed, unnested
 from groundling.settings.inputs import (
     Adapting,
     Joining,
@@ -24,8 +24,7 @@ from groundling.settings.inputs import (
 )
 from groundling.settings.objectives import (
     Adversarial,
-    Distilling,
-    Masking,
+    ObjectiveSettings,
     Targeted,
     teacher_inputs,
 )
@@ -98,9 +97,7 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: Annotated[str, Input.WEIGHTS] = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
-    masking: Masking = field(default_factory=Masking)
-    distilling: Distilling = field(default_factory=Distilling)
-    targeted: Targeted = field(default_factory=Targeted)
+    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
     inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
@@ -167,7 +164,7 @@ def _check_unlabelled(config: FinetuneConfig) -> None:
         raise InputError(
             f"{flag}: no objective scores what has no label; name one that does, such as --objectives td_text"
         )
-    if config.targeted.td_choices == "right":
+    if config.settings.targeted.td_choices == "right":
         raise InputError(
             f"{flag}: nobody knows the right choice of what has no label; leave --td-choices out"
         )
@@ -183,7 +180,8 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
     if is_new and there:
         raise InputError(f"{config.model}: an adapter over CLIP already; leave --adapter out")
     flag = f"--adapter {config.adapting.adapter}" if is_new else f"--model {config.model}"
-    if not config.targeted.teacher_images:
+    targeted = config.settings.targeted
+    if not targeted.teacher_images:
         raise InputError(f"{flag} needs --teacher-images FOLDER, the pictures that CLIP sees")
     without = {
         "--regions": config.regions.regions,
@@ -199,10 +197,8 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
             raise InputError(
                 f"{flag} reads CLIP's features of whole pictures and texts alone; leave {other} out"
             )
-    kept = Targeted(
-        teacher_images=config.targeted.teacher_images, teacher_cache=config.targeted.teacher_cache
-    )
-    if config.targeted != kept:
+    kept = Targeted(teacher_images=targeted.teacher_images, teacher_cache=targeted.teacher_cache)
+    if targeted != kept:
         raise InputError(
             f"{flag}: nothing is distilled, so CLIP-TD's other settings say nothing; leave them out"
         )
@@ -236,7 +232,7 @@ def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
         **manifests(config.regions.regions),
         "images": config.regions.images,
         "backbone": config.pixels.backbone if sees_pixels else "",
-        **teacher_inputs(config.teacher, config.targeted),
+        **teacher_inputs(config.teacher, config.settings.targeted),
     }
 
 

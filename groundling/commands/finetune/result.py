@@ -20,7 +20,7 @@ from groundling.data.samples import Samples
 from groundling.models.formats import Student
 from groundling.objectives.supervised import Supervised
 from groundling.settings.inputs import Pixels, RegionInput
-from groundling.settings.objectives import Distilling, Targeted
+from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import Examining
 from groundling.tasks import Task
 from groundling.training.batch_sampler import Source
@@ -195,8 +195,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         objectives=(),
         teacher="",
         unlabelled=0,
-        distilling=Distilling(),
-        targeted=Targeted(),
+        settings=ObjectiveSettings(masking=config.settings.masking),
     )
     if task.mark is not None:
         return replace(plain, blind=True)

@@ -240,8 +240,7 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     if config.save_model and not config.kind:
         run.note(*precision_note(config.model))
     if config.adapting.adapter == "none" and not is_adapter(config.model):
-        groups = [config.masking, config.distilling, config.targeted, config.adversarial]
-        run.note(*unread(groups, config.objectives, config.inner))
+        run.note(*unread(config.objectives, config.settings, config.inner))
     run.note(*(f"{one} was learned from: its scores are not of held-out data" for one in learned))
     seeds = Seeds(task, config, training, run, inputs)
 
@@ -310,7 +309,7 @@ class Seeds:
         """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
         config, device, folder = self.config, self.place.state.device, self.place.folder
         if isinstance(student, ClipAdapter):
-            return adapter_teacher_set(student.base, config.targeted, device, folder)
+            return adapter_teacher_set(student.base, config.settings.targeted, device, folder)
         given = _given(student, config, self.task.form, self.inputs.learned)
         names = config.objectives
         return load_teacher_set(config.teacher, names, given, device, folder, self.training.seed)
@@ -453,8 +452,6 @@ def _given(
     return Given(
         sizes_with_classes(student, store),
         Vocabulary.of(text.tokenizer) if text is not None and config.objectives else None,
-        config.masking,
-        distilling=config.distilling,
-        targeted=config.targeted,
+        config.settings,
         form=form,
     )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
 from groundling.command_line.names import check_inner, check_parts, check_teacher
@@ -18,6 +18,7 @@ from groundling.settings.fields import (
     at_least,
     may_repeat,
     needed,
+    unnested,
 )
 from groundling.settings.inputs import (
     CaptionColumns,
@@ -29,10 +30,8 @@ from groundling.settings.inputs import (
 )
 from groundling.settings.objectives import (
     Adversarial,
-    Distilling,
-    Masking,
+    ObjectiveSettings,
     PhaseOptions,
-    Targeted,
     teacher_inputs,
 )
 from groundling.settings.training import Examining, TrainConfig, check_held
@@ -77,7 +76,7 @@ VCR; e.g. vqa."""
     """Folder with that task's official files."""
     train_splits: tuple[str, ...] = ()
     """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
-    phase: PhaseOptions = field(default_factory=PhaseOptions)
+    phase: Annotated[PhaseOptions, unnested] = field(default_factory=PhaseOptions)
     partition: Annotated[str, Input.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
@@ -88,7 +87,6 @@ docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
 (VL-BERT)."""
     max_length: Annotated[int, at_least(0)] = 64
     """Pieces per text; longer ones are cut and counted."""
-    masking: Masking = field(default_factory=Masking)
     grounded: bool = True
     """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
 the model is made for)."""
@@ -99,8 +97,7 @@ the model is made for)."""
     """Objectives beside the model's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
     teacher: Annotated[str, Input.WEIGHTS] = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
-    distilling: Distilling = field(default_factory=Distilling)
-    targeted: Targeted = field(default_factory=Targeted)
+    settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
     inner: Annotated[str, Input.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
     adversarial: Adversarial = field(default_factory=Adversarial)
@@ -177,18 +174,11 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
         "eval_listing": config.eval_listing,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.teacher, config.targeted),
+        **teacher_inputs(config.teacher, config.settings.targeted),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
         **{f"eval_captions:{n}": path for n, path in enumerate(held)},
         **{f"text:{n}": path for n, path in enumerate(texts)},
     }
-
-
-def told(config: PretrainConfig, training: TrainConfig) -> Mapping[str, Any]:
-    """Settings as config.json has had them since before those of a phase were a group."""
-    settings = asdict(config)
-    phase = settings.pop("phase")
-    return {**settings, **phase, "train": asdict(training)}
 
 
 COMMAND = Command(
@@ -202,5 +192,5 @@ COMMAND = Command(
     common="model student regions captions task data steps epochs batch lr seed cpu",
     rules=check,
     reads=reads,
-    leaves=RunFolder(inputs, told=told, makes=["model"]),
+    leaves=RunFolder(inputs, makes=["model"]),
 )

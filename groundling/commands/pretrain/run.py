@@ -144,9 +144,7 @@ def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) ->
     return Given(
         model.sizes._replace(classes=store.classes, background=store.background),
         Vocabulary.of(model.text.tokenizer),
-        config.masking,
-        distilling=config.distilling,
-        targeted=config.targeted,
+        config.settings,
     )
 
 
@@ -259,8 +257,7 @@ def _notes(
         reason = "--region-classes none"
     notes = []
     if not is_outside(config.model):  # every design of ours hides words
-        groups = [config.masking, config.distilling, config.targeted, config.adversarial]
-        notes += unread(groups, ("mlm", *config.objectives), config.inner)
+        notes += unread(("mlm", *config.objectives), config.settings, config.inner)
     if task is not None:
         notes += _told(task, config)
     for _, mixed in phase.mix:

@@ -32,8 +32,7 @@ from groundling.runs.report import (
     write_report,
 )
 from groundling.runs.run import Run
-from groundling.settings.fields import changed
-from groundling.settings.objectives import Masking
+from groundling.settings.fields import changed, configured
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import (
     PROBE,
@@ -557,12 +556,13 @@ class _Plan:
 
     def _text_encoder(self, untrained: Path) -> Job:
         """The encoder that all arms start from: it knows the corpus, and no teacher."""
-        settings = AdaptConfig(
+        settings = configured(
+            AdaptConfig,
             student=str(untrained),
             arm="mlm",
             text=(str(self.corpus),),
             max_length=32,
-            masking=Masking(mask_rate=0.25),
+            mask_rate=0.25,
         )
         arguments = (settings, self._scaled(PRETRAINING), self.out / "encoder")
         return Job("text encoder", ADAPT, arguments, ("new encoder",))
