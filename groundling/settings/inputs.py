@@ -32,23 +32,30 @@ or one attention layer."""
 
 
 @dataclass(frozen=True)
-class RegionInput(Settings):
-    """Where a model's regions come from."""
+class ImageInput(Settings):
+    """Where a model's images and their regions are."""
 
     regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
-    """Region stores of the images (`groundling regions`), each STORE or NAME=STORE; none: the model reads the text \
-alone. An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task (in \
-`pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
+    """Region stores of the images (`groundling regions`), each STORE or NAME=STORE; none: the model reads no regions. \
+An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task or one of --also \
+(in `pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
     images: Annotated[str, Input.FOLDER] = ""
-    """VL-BERT and VisualBERT end to end: folder of the images, whose ids in the store are paths there without the \
-ending; of the store only boxes, classes and segments are read."""
+    """Folder of the images, for models that read pixels: VL-BERT and VisualBERT end to end, ViLT, a CLIP without \
+training. Their ids in a store are paths there without the ending; of the store only boxes, classes and segments are \
+read."""
     most_regions: Annotated[int, at_least(0)] = 0
     """Regions per image, best first; 0: all."""
+    other_regions: bool = False
+    """Accept regions made by another detector or backbone than the model was trained with."""
+
+
+@dataclass(frozen=True)
+class RegionInput(ImageInput):
+    """Where a model's regions come from."""
+
     budget: Annotated[int, at_least(0)] = 0
     """Pieces of text and regions together, at most; the longer of both is cut, and counted. 0: no bound. VL-BERT: 64 \
 in pre-training."""
-    other_regions: bool = False
-    """Accept regions made by another detector or backbone than the model was trained with."""
     tags: bool = True
     """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
     mentioned: bool = False

@@ -17,8 +17,9 @@ from groundling.settings.fields import (
     may_repeat,
     need,
     needed,
+    unnested,
 )
-from groundling.settings.inputs import Asking, CaptionColumns
+from groundling.settings.inputs import Asking, CaptionColumns, ImageInput
 
 TITLE = "Attention: what the heads of vision-language models look at"
 """Of these commands in help."""
@@ -33,14 +34,7 @@ class Attending(Settings):
 or of Hugging Face's VisualBERT, LXMERT or ViLT."""
     untrained: bool = False
     """Random weights in place of the model's own: a control, which must show nothing."""
-    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
-    """Region stores of the images (`groundling regions`); the first that has an image counts."""
-    images: Annotated[str, Input.FOLDER] = ""
-    """VL-BERT end to end, ViLT: folder of the images, whose ids are paths there without the ending."""
-    most_regions: Annotated[int, at_least(0)] = 0
-    """Regions per image, best first; 0: all."""
-    other_regions: bool = False
-    """Accept regions made by another detector or backbone than the model was trained with."""
+    shown: Annotated[ImageInput, unnested] = field(default_factory=ImageInput)
     tags: bool = True
     """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's); a \
 fine-tuned model reads them as it learned."""
@@ -64,8 +58,8 @@ def _of_attending(attending: Attending) -> Inputs:
 
     return {
         "model": attending.model,
-        "images": attending.images,
-        **manifests(attending.regions),
+        "images": attending.shown.images,
+        **manifests(attending.shown.regions),
     }
 
 

@@ -42,7 +42,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.prediction.description import FILE
 from groundling.prediction.fitted import labelled_parts, load
 from groundling.prediction.loaded import such
-from groundling.settings.inputs import Asking, CaptionColumns, RegionInput
+from groundling.settings.inputs import Asking, CaptionColumns, ImageInput, RegionInput
 from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.grounding import pointing
 from groundling.studies.attention.models import PatchReader, PatchStore
@@ -66,19 +66,13 @@ class Attended:
                 f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
                 "`groundling pretrain` leaves one, or a VisualBERT, LXMERT or ViLT of transformers"
             )
-        settings = RegionInput(
-            config.regions,
-            config.images,
-            config.most_regions,
-            other_regions=config.other_regions,
-            tags=config.tags,
-        )
+        settings = RegionInput(**vars(config.shown), tags=config.tags)
         self.inputs = RegionInputs(settings, called=UNTIED)
         self.inputs.check_pixels(model, config.model)
         self.store: SeveralStores | None = None
         if isinstance(model, PatchReader):
-            _refuse_regions(config)
-        elif not config.regions:
+            _refuse_regions(config.model, config.shown)
+        elif not config.shown.regions:
             raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
         else:
             self.inputs.check(model)
@@ -104,7 +98,7 @@ class Attended:
         texts = TextSamples(self.inputs.told(examples), text, keep=0)  # each is read once
         files: dict[str, Picture] = {}
         if model.reads != "features":
-            files = pictures_of(texts, self.config.images, "a model that reads pixels")
+            files = pictures_of(texts, self.config.shown.images, "a model that reads pixels")
         store: Store | None = self.store
         if isinstance(model, PatchReader):
             store = PatchStore(model, files)
@@ -119,7 +113,7 @@ class Attended:
         samples = self.inputs.samples(texts, model, Seen(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
-            names = " ".join(self.config.regions)
+            names = " ".join(self.config.shown.regions)
             raise InputError(
                 f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
                 "in which every image has one, or leave these images out"
@@ -127,16 +121,16 @@ class Attended:
         return samples
 
 
-def _refuse_regions(config: Attending) -> None:
+def _refuse_regions(model: str, shown: ImageInput) -> None:
     """Raises InputError for settings of regions, which a model that reads patches has none of."""
     for name, given in (
-        ("--regions", config.regions),
-        ("--most-regions", config.most_regions),
-        ("--other-regions", config.other_regions),
+        ("--regions", shown.regions),
+        ("--most-regions", shown.most_regions),
+        ("--other-regions", shown.other_regions),
     ):
         if given:
             raise InputError(
-                f"{config.model}: this model reads patches of photos, no regions; leave {name} out"
+                f"{model}: this model reads patches of photos, no regions; leave {name} out"
             )
 
 
@@ -496,14 +490,15 @@ class FineTuned:
         student = self.fitted.student
         if not isinstance(student, SingleStream) or not self.fitted.about.reads.regions:
             raise InputError(f"{config.model}: this model reads texts alone")
-        if config.most_regions:
+        shown = config.shown
+        if shown.most_regions:
             raise InputError(
-                f"--most-regions {config.most_regions}: {config.model} reads as many as it learned with; leave it out"
+                f"--most-regions {shown.most_regions}: {config.model} reads as many as it learned with; leave it out"
             )
         if not config.tags:
             raise InputError(f"--no-tags: {config.model} reads texts as it learned; leave it out")
         self.sight = self.fitted.sight(
-            config.regions, config.images, other_regions=config.other_regions
+            shown.regions, shown.images, other_regions=shown.other_regions
         )
         if config.untrained:
             untrained(student, config.seed)

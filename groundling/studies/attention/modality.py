@@ -84,7 +84,7 @@ class _Analysis:
             asking=config.asking,
             label=config.label,
             columns=config.columns,
-            photos=config.attending.images,
+            photos=config.attending.shown.images,
         )
         self.examples = thinned(every, config.most_examples)
         self.few = thinned(self.examples, config.explained or len(self.examples))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -14,10 +14,11 @@ from groundling.settings.fields import (
     Settings,
     at_least,
     between,
-    may_repeat,
     need,
     needed,
+    unnested,
 )
+from groundling.settings.inputs import ImageInput
 
 
 @dataclass(frozen=True)
@@ -223,15 +224,7 @@ class ZeroShotConfig(Settings):
     """What is answered; empty: every labelled split."""
     also: Annotated[tuple[str, ...], Input.NAMED] = ()
     """NAME=FOLDER: also answer the development split of another folder, such as one that `data shift` wrote."""
-    images: Annotated[str, Input.FOLDER] = ""
-    """Folder of the images, whose ids are paths there without the ending; for a CLIP, and VL-BERT end to end."""
-    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
-    """Region stores of the images, which a single-stream model reads, each STORE or NAME=STORE; the first that has an \
-image counts. A NAME is a split of the task, or one of --also, which then reads the stores of its name alone."""
-    most_regions: Annotated[int, at_least(0)] = 0
-    """Regions per image, best first; 0: all."""
-    other_regions: bool = False
-    """Accept regions made by another detector or backbone than the model was trained with."""
+    shown: Annotated[ImageInput, unnested] = field(default_factory=ImageInput)
     tags: bool = True
     """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
     max_length: Annotated[int, at_least(0)] = 128
@@ -254,7 +247,7 @@ training split's."""
 
 def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
     """Raises InputError without a model, a task, data, or what a CLIP sees."""
-    if not config.regions:
+    if not config.shown.regions:
         need(config, "zero-shot with a CLIP", "images")
     if "{answer}" not in config.prompt:
         raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
@@ -267,8 +260,8 @@ def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
     return {
         "model": config.model,
         "data": config.data,
-        "images": config.images,
-        **manifests(config.regions),
+        "images": config.shown.images,
+        **manifests(config.shown.regions),
         **{f"also {other}": other.partition("=")[2] for other in config.also},
     }
 

@@ -111,12 +111,12 @@ def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
             raise InputError(
                 f"zero-shot: {task.name} does not read --{name}, only tasks of {reader} do"
             )
-    if kind == "answers" and config.regions:
+    if kind == "answers" and config.shown.regions:
         raise InputError(
             f"zero-shot: {task.name} has {task.form.outputs:,} answers, and a match head would read the image once for "
             "each of them; pass a CLIP and --images, without --regions"
         )
-    if config.regions and config.teacher_cache:
+    if config.shown.regions and config.teacher_cache:
         raise InputError("--teacher-cache is for features of a CLIP; --regions has none")
 
 
@@ -127,15 +127,9 @@ def _splits(config: ZeroShotConfig, task: Task) -> Sequence[str]:
 
 def _looks_at(config: ZeroShotConfig, task: Task) -> RegionInputs | None:
     """The regions of every split that is read, whose stores are opened; None without --regions."""
-    if not config.regions:
+    if not config.shown.regions:
         return None
-    settings = RegionInput(
-        config.regions,
-        config.images,
-        config.most_regions,
-        other_regions=config.other_regions,
-        tags=config.tags,
-    )
+    settings = RegionInput(**vars(config.shown), tags=config.tags)
     names = (task.train, *task.dev, *task.test)
     inputs = RegionInputs(settings, names, f"split of {task.name}", called=UNTIED)
     for split in _read(config, task):
@@ -180,7 +174,7 @@ class _Answering:
             self.match = ByMatchHead(config.model, inputs, splits, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
-            self.match = ByCosine(config.model, config.images, run.state.device, cache)
+            self.match = ByCosine(config.model, config.shown.images, run.state.device, cache)
         self.told["measure"] = self.match.measure
         if kind == "choices":
             self.told["protocol"] = config.protocol

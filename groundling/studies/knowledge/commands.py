@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
+from groundling.settings.fields import Input, Settings, at_least, needed, unnested
+from groundling.settings.inputs import ImageInput
 
 
 @dataclass(frozen=True)
@@ -107,19 +108,12 @@ class WinogroundConfig(Settings):
     model: Annotated[str, Input.MODEL, needed] = ""
     """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
     data: Annotated[str, Input.PATH, needed] = ""
-    """Winoground's folder, or its examples.jsonl."""
+    """Winoground's folder, or its examples.jsonl; a CLIP finds the images in `images` there, unless --images says \
+otherwise."""
     other: Annotated[str, Input.MODEL] = ""
     """Another model of either kind, on the same examples: its scores, and how far they are above --model, paired by \
 example."""
-    images: Annotated[str, Input.FOLDER] = ""
-    """Folder of the images; empty: `images` in the data's folder. Of models with --regions only VL-BERT end to end \
-needs it."""
-    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
-    """Region stores of the images, which a single-stream model reads; the first that has an image counts."""
-    most_regions: Annotated[int, at_least(0)] = 0
-    """Regions per image, best first; 0: all."""
-    other_regions: bool = False
-    """Accept regions made by another detector or backbone than the model was trained with."""
+    shown: Annotated[ImageInput, unnested] = field(default_factory=ImageInput)
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per caption of a single-stream model; a CLIP's own window cuts its captions."""
     cpu: bool = False
@@ -130,8 +124,8 @@ def winoground_inputs(config: WinogroundConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
 
-    given = {"model": config.model, "data": config.data, "images": config.images}
-    return {**given, "other": config.other, **manifests(config.regions)}
+    given = {"model": config.model, "data": config.data, "images": config.shown.images}
+    return {**given, "other": config.other, **manifests(config.shown.regions)}
 
 
 WINOGROUND = Command(

@@ -130,15 +130,13 @@ class _Found(NamedTuple):
 def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: Path) -> Matcher:
     """What says how well a model of the two finds that caption and image fit; `kept` is a folder for features."""
     # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
-    if config.regions and (source == config.model or is_single_stream(source)):
-        regions = RegionInput(
-            config.regions, config.images, config.most_regions, other_regions=config.other_regions
-        )
+    if config.shown.regions and (source == config.model or is_single_stream(source)):
+        regions = RegionInput(**vars(config.shown))
         looks_at = RegionInputs(regions, what="split of Winoground")
         return ByMatchHead(source, looks_at, [TEST], device, config.max_length)
     folder = Path(config.data)
     beside = (folder.parent if folder.name == FILE else folder) / "images"
-    return ByCosine(source, config.images or str(beside), device, FeatureCache(kept))
+    return ByCosine(source, config.shown.images or str(beside), device, FeatureCache(kept))
 
 
 def _found(source: str, match: Matcher, examples: Sequence[Winoground]) -> _Found:

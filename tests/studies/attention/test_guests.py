@@ -152,7 +152,7 @@ def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     device = torch.device("cpu")
-    config = Attending(model=str(lxmert), regions=(str(regions),))
+    config = configured(Attending, model=str(lxmert), regions=(str(regions),))
     examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
     attended = Attended(config, device)
     seen = []
@@ -185,4 +185,6 @@ def test_what_guests_cannot_be_asked_is_one_line(
     narrow = str(store(tmp_path / "narrow", NAMES, width=6))
     for folder in (lxmert, visualbert):
         with pytest.raises(InputError, match="12"):
-            Attended(Attending(model=str(folder), regions=(narrow,)), torch.device("cpu"))
+            Attended(
+                configured(Attending, model=str(folder), regions=(narrow,)), torch.device("cpu")
+            )

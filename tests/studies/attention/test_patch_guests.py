@@ -443,7 +443,7 @@ def test_what_patches_have_no_use_for_is_refused(
 ) -> None:
     settings = {"model": str(place / "vilt"), "images": str(place / "photos")} | given
     with pytest.raises(InputError, match=complaint):
-        Attended(Attending(**settings), torch.device("cpu"))
+        Attended(configured(Attending, **settings), torch.device("cpu"))
 
 
 def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:

@@ -94,7 +94,9 @@ def claim(number: int, split: str) -> dict[str, Any]:
 def settings(place: Path, task: str, **changes: Any) -> ZeroShotConfig:
     folder = place / task.partition("/")[0].replace("-", "_")
     given = {"model": str(place / "clip"), "images": str(place / "images")}
-    return ZeroShotConfig(**{**given, "task": task, "data": str(folder), "cpu": True, **changes})
+    return configured(
+        ZeroShotConfig, **{**given, "task": task, "data": str(folder), "cpu": True, **changes}
+    )
 
 
 def refusal(config: ZeroShotConfig, out: Path) -> str:
@@ -523,7 +525,8 @@ def test_winoground_beside_another_model(place: Path, seen: Path, tmp_path: Path
     alone = winoground(
         WinogroundConfig(model=str(place / "clip"), data=str(data), cpu=True), tmp_path / "alone"
     )
-    config = WinogroundConfig(
+    config = configured(
+        WinogroundConfig,
         model=str(seen),
         data=str(data),
         other=str(place / "clip"),
