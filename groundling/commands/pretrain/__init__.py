@@ -38,16 +38,9 @@ from groundling.settings.training import Examining, TrainConfig, check_held
 
 
 @dataclass(frozen=True)
-class PretrainConfig(Settings):
-    """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
+class LearnedTexts(Settings):
+    """Captions of images, or in their place a task's texts, that are learned from."""
 
-    model: Annotated[str, Input.DESIGN] = "visualbert"
-    """visualbert, vlbert, uniter, or MODULE:NAME of a design of your own: what a plain text encoder becomes; of a \
-vision-language model as --student, its own."""
-    student: Annotated[str, Input.WEIGHTS, needed] = ""
-    """BERT, or a single-stream model to continue from: hub id or folder."""
-    regions: RegionInput = field(default_factory=RegionInput)
-    pixels: Pixels = field(default_factory=Pixels)
     captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
 own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
@@ -61,14 +54,6 @@ none has one, by its number of samples."""
     """Leave captions out whose image is not in the store, and count them."""
     epoch_of: Literal["captions", "images"] = "captions"
     """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
-    eval_captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
-    """Captions of other images, in any files that --captions reads, on which the loss is reported."""
-    eval_listing: Annotated[str, Input.FILE] = ""
-    """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
-    eval_splits: tuple[str, ...] = ()
-    """Splits on which the loss is reported: Karpathy's json: of --eval-captions or else of --captions; --task: of the \
-task's own, e.g. `val`."""
-    examining: Examining = field(default_factory=Examining)
     task: Annotated[str, Input.TASK] = ""
     """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
 VCR; e.g. vqa."""
@@ -76,9 +61,38 @@ VCR; e.g. vqa."""
     """Folder with that task's official files."""
     train_splits: tuple[str, ...] = ()
     """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
-    phase: Annotated[PhaseOptions, unnested] = field(default_factory=PhaseOptions)
     partition: Annotated[str, Input.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
+
+
+@dataclass(frozen=True)
+class HeldTexts(Settings):
+    """Captions, or splits of the task, on which the loss is reported."""
+
+    eval_captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
+    """Captions of other images, in any files that --captions reads, on which the loss is reported."""
+    eval_listing: Annotated[str, Input.FILE] = ""
+    """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
+    eval_splits: tuple[str, ...] = ()
+    """Splits on which the loss is reported: Karpathy's json: of --eval-captions or else of --captions; --task: of the \
+task's own, e.g. `val`."""
+
+
+@dataclass(frozen=True)
+class PretrainConfig(Settings):
+    """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
+
+    model: Annotated[str, Input.DESIGN] = "visualbert"
+    """visualbert, vlbert, uniter, or MODULE:NAME of a design of your own: what a plain text encoder becomes; of a \
+vision-language model as --student, its own."""
+    student: Annotated[str, Input.WEIGHTS, needed] = ""
+    """BERT, or a single-stream model to continue from: hub id or folder."""
+    regions: RegionInput = field(default_factory=RegionInput)
+    pixels: Pixels = field(default_factory=Pixels)
+    learned: Annotated[LearnedTexts, unnested] = field(default_factory=LearnedTexts)
+    held: Annotated[HeldTexts, unnested] = field(default_factory=HeldTexts)
+    examining: Examining = field(default_factory=Examining)
+    phase: Annotated[PhaseOptions, unnested] = field(default_factory=PhaseOptions)
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
@@ -109,44 +123,44 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
 
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or do not go together."""
+    learned, held = config.learned, config.held
     if not config.regions.regions:
         raise InputError("pretrain needs --regions STORE")
-    if bool(config.captions) == bool(config.task):
+    if bool(learned.captions) == bool(learned.task):
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
-    if config.captions and config.data:
-        raise InputError(f"--data {config.data}: captions have none; pass --task with it")
+    if learned.captions and learned.data:
+        raise InputError(f"--data {learned.data}: captions have none; pass --task with it")
     for flag, given in (
-        ("--listing", config.listing),
-        ("--caption-splits", " ".join(config.caption_splits)),
-        ("--eval-captions", " ".join(config.eval_captions)),
-        ("--eval-listing", config.eval_listing),
+        ("--listing", learned.listing),
+        ("--caption-splits", " ".join(learned.caption_splits)),
+        ("--eval-captions", " ".join(held.eval_captions)),
+        ("--eval-listing", held.eval_listing),
     ):
-        if config.task and given:
+        if learned.task and given:
             raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
-    if config.phase.task_answers != "right" and not config.task:
+    if config.phase.task_answers != "right" and not learned.task:
         raise InputError(
             f"--task-answers {config.phase.task_answers}: captions have none; pass --task"
         )
-    if config.train_splits and not config.task:
+    if learned.train_splits and not learned.task:
         raise InputError(
-            f"--train-splits {' '.join(config.train_splits)}: captions have none; pass --task and --data"
+            f"--train-splits {' '.join(learned.train_splits)}: captions have none; pass --task and --data"
         )
-    if config.regions.mentioned and not config.task:
+    if config.regions.mentioned and not learned.task:
         raise InputError("--mentioned: captions name no objects by their numbers; pass --task")
-    if not config.grounded and config.task:
+    if not config.grounded and learned.task:
         raise InputError("--no-grounded: a task's texts are about its images; pass --captions")
-    if config.partition and not config.task:
+    if learned.partition and not learned.task:
         raise InputError(
-            f"--partition {config.partition}: captions have none; pass --task and --data"
+            f"--partition {learned.partition}: captions have none; pass --task and --data"
         )
-    held = config.eval_captions or config.eval_listing or config.eval_splits
     flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
-    check_held(config.examining, bool(held), flags)
-    weighted_files(config.captions, "--captions")
+    check_held(config.examining, held != HeldTexts(), flags)
+    weighted_files(learned.captions, "--captions")
     weighted_files(config.text, "--text")
-    for word in config.eval_captions:
+    for word in held.eval_captions:
         weighted(word, "--eval-captions")
     check_parts(config.objectives, config.teacher, "pretrain")
     check_teacher(config.objectives, config.teacher, config.inner, "pretrain")
@@ -163,15 +177,16 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
 
-    captions = [each.file for each in weighted_files(config.captions, "--captions")]
-    held = [weighted(word, "--eval-captions").file for word in config.eval_captions]
+    learned = config.learned
+    captions = [each.file for each in weighted_files(learned.captions, "--captions")]
+    held = [weighted(word, "--eval-captions").file for word in config.held.eval_captions]
     texts = [each.file for each in weighted_files(config.text, "--text")]
     return {
         "student": config.student,
         **manifests(config.regions.regions),
-        "data": config.data,
-        "partition": config.partition,
-        "eval_listing": config.eval_listing,
+        "data": learned.data,
+        "partition": learned.partition,
+        "eval_listing": config.held.eval_listing,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
         **teacher_inputs(config.teacher, config.settings.targeted),

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Literal
 
 from accelerate import PartialState
 
-from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain import HeldTexts, LearnedTexts
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Answer, Choose, Classify
@@ -34,7 +35,6 @@ from groundling.data.samples import (
     with_choice,
 )
 from groundling.objectives import Objective
-from groundling.settings.fields import changed
 from groundling.settings.inputs import Weighted, weighted, weighted_files
 from groundling.tasks import Task
 from groundling.tasks.splits import Chosen, hidden_versions, taken
@@ -146,6 +146,8 @@ def _as_text(example: Example, tags: bool) -> Example:
     return replace(text, tags=(), choice_tags=(), objects=0, names=(), mentioned=())
 
 
+TaskAnswers = Literal["right", "any", "judged"]
+"""Which answers the texts of a task have."""
 ASKED = 256
 """Samples of every source by which a trained model's parts are told from guessing."""
 ASKED_PIXELS = 32
@@ -164,20 +166,21 @@ class Corpus:
     """Of its steps among those of all files; 0: its number of samples."""
 
 
-def corpora_of(config: PretrainConfig) -> list[Corpus]:
+def corpora_of(texts: LearnedTexts, beside: Sequence[str]) -> list[Corpus]:
     """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
 
+    Those `beside`, which one part of the run holds out and the other learns from, are told apart from them by name.
     Raises InputError for a weight that is none, or if some files have one and others have not.
     """
-    if not config.captions:
-        return [Corpus(config.task, "")]
-    parts = weighted_files(config.captions, "--captions")
+    if not texts.captions:
+        return [Corpus(texts.task, "")]
+    parts = weighted_files(texts.captions, "--captions")
     files = [file for file, _ in parts]
-    every = dict.fromkeys([*files, *_held_files(config.eval_captions)])
+    every = dict.fromkeys([*files, *_held_files(beside)])
     alike = len({Path(file).stem for file in every}) < len(every)
     names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
-        raise InputError(f"--captions {' '.join(config.captions)}: a file is there twice")
+        raise InputError(f"--captions {' '.join(texts.captions)}: a file is there twice")
     return [Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
 
 
@@ -219,121 +222,142 @@ class Data:
         return list(dict.fromkeys(places))
 
 
-def versions_of(task: Task, config: PretrainConfig, phase: Phase) -> list[tuple[Example, ...]]:
-    """What a task's training texts are, one version each or all that may be drawn."""
-    folder = Path(config.data)
-    tags = phase.tags and config.regions.tags
-    splits = task.learned(config.train_splits)
-    if config.phase.task_answers == "any":
-        return unlabelled_texts(task, folder, tags, config.partition, splits)
-    if config.phase.task_answers == "judged":
-        if not phase.judged:
-            raise InputError(
-                f"--task-answers judged: only VisualBERT predicts what is right, not {config.model}; pass right or any"
+def versions_of(
+    task: Task, texts: LearnedTexts, answers: TaskAnswers, tags: bool
+) -> list[tuple[Example, ...]]:
+    """What a task's texts are, with such answers: one version each or all that may be drawn."""
+    folder = Path(texts.data)
+    splits = task.learned(texts.train_splits)
+    if answers == "any":
+        return unlabelled_texts(task, folder, tags, texts.partition, splits)
+    read = judged_texts if answers == "judged" else task_texts
+    return [(text,) for text in read(task, folder, tags, texts.partition, splits)]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a run reads its texts, what is learned from and what is held out alike."""
+
+    model: SingleStream
+    pairs: bool
+    """Whether two captions of an image are read together."""
+    answers: TaskAnswers
+    """Of a task's texts: with which answers."""
+    tags: bool
+    """Of a task's texts: whether they keep the places that name objects."""
+    grounded: bool
+    """Whether captions are read with their images."""
+    text: TextInput
+    inputs: RegionInputs
+    teacher_set: TeacherSet
+
+    def data(
+        self,
+        learned: LearnedTexts,
+        versions: Sequence[Sequence[Example]],
+        corpora: Sequence[Corpus],
+        mirrored: bool,
+    ) -> Data:
+        """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts.
+
+        `versions`: the texts of a task. `mirrored`: half of the pictures, if the settings have it so.
+        """
+        stores = [self.inputs.stores(each.name) for each in corpora]
+        texts, left_out, notes = self._texts(learned, versions, corpora, stores)
+        notes += _shared_images(corpora, texts, stores)
+        seen: list[Samples] = []
+        teachers: list[Teacher] = []
+        for each, samples in zip(corpora, texts, strict=True):
+            # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
+            samples, teachers = self.teacher_set.wrap(
+                samples, fixed=isinstance(samples, TextSamples)
             )
-        return [(text,) for text in judged_texts(task, folder, tags, config.partition, splits)]
-    return [(text,) for text in task_texts(task, folder, tags, config.partition, splits)]
+            if self.grounded:
+                # In pictures that are learned from and mirrored, the release leaves captions as they are.
+                mirror = samples if mirrored else None
+                looks_at = self.inputs.at(each.name)
+                samples = self.inputs.samples(samples, self.model, looks_at, mirror=mirror)
+            seen.append(samples)
+        return Data(corpora, seen, stores, left_out, notes, teachers)
 
-
-def data_of(
-    config: PretrainConfig,
-    phase: Phase,
-    versions: Sequence[Sequence[Example]],
-    model: SingleStream,
-    corpora: Sequence[Corpus],
-    inputs: RegionInputs,
-    teacher_set: TeacherSet,
-) -> Data:
-    """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts."""
-    text, _ = model.inputs(config.max_length)
-    stores = [inputs.stores(each.name) for each in corpora]
-    texts: list[Samples] = []
-    left_out = 0
-    notes: list[str] = []
-    if config.phase.task_answers != "right":
-        texts.append(DrawnTexts(versions, text, judged=config.phase.task_answers == "judged"))
-    elif config.task:
-        texts.append(TextSamples([examples[0] for examples in versions], text))
-    else:
-        every_caption = config.epoch_of == "captions"
-        for images, lacking, remarks in _captioned(config, corpora, stores):
-            texts.append(CaptionTexts(images, text, phase.pairs, every_caption))
+    def _texts(
+        self,
+        learned: LearnedTexts,
+        versions: Sequence[Sequence[Example]],
+        corpora: Sequence[Corpus],
+        stores: Sequence[SeveralStores],
+    ) -> tuple[list[Samples], int, list[str]]:
+        """The texts of every corpus, how many captioned images the stores lack, and notes."""
+        if learned.task and self.answers != "right":
+            return [DrawnTexts(versions, self.text, judged=self.answers == "judged")], 0, []
+        if learned.task:
+            return [TextSamples([examples[0] for examples in versions], self.text)], 0, []
+        texts: list[Samples] = []
+        left_out = 0
+        notes: list[str] = []
+        every_caption = learned.epoch_of == "captions"
+        for images, lacking, remarks in _captioned(learned, corpora, stores):
+            texts.append(CaptionTexts(images, self.text, self.pairs, every_caption))
             left_out += lacking
             notes += remarks
-    notes += _shared_images(corpora, texts, stores)
-    seen: list[Samples] = []
-    teachers: list[Teacher] = []
-    for each, samples in zip(corpora, texts, strict=True):
-        # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
-        samples, teachers = teacher_set.wrap(samples, fixed=isinstance(samples, TextSamples))
-        if config.grounded:
-            # In pictures that are learned from and mirrored, the release leaves captions as they are.
-            mirror = samples if config.pixels.flip else None
-            samples = inputs.samples(samples, model, inputs.at(each.name), mirror=mirror)
-        seen.append(samples)
-    return Data(corpora, seen, stores, left_out, notes, teachers)
+        return texts, left_out, notes
 
 
-def held_config(config: PretrainConfig) -> PretrainConfig | None:
-    """The run with what is held out in place of what is learned from, so that both are read alike; None without."""
-    if not (config.eval_captions or config.eval_listing or config.eval_splits):
+def held_texts(learned: LearnedTexts, held: HeldTexts) -> LearnedTexts | None:
+    """What is held out in place of what is learned from, so that both are read alike; None without."""
+    if held == HeldTexts():
         return None
-    if config.task:
-        return changed(config, train_splits=config.eval_splits, partition="", flip=False)
-    captions = config.eval_captions or config.captions
-    files = _held_files(captions)
-    splits = config.caption_splits if any(map(has_splits, files)) else ()
-    return changed(
-        config,
+    if learned.task:
+        return replace(learned, train_splits=held.eval_splits, partition="")
+    captions = held.eval_captions or learned.captions
+    splits = learned.caption_splits if any(map(has_splits, _held_files(captions))) else ()
+    return replace(
+        learned,
         captions=captions,
-        eval_captions=config.captions,  # files are called as they are in the run
-        caption_splits=config.eval_splits or splits,
-        listing=config.eval_listing,
-        flip=False,
+        caption_splits=held.eval_splits or splits,
+        listing=held.eval_listing,
     )
 
 
 def held_data(
-    config: PretrainConfig,
-    phase: Phase,
+    reading: Reading,
+    learned: LearnedTexts,
+    held: LearnedTexts | None,
+    corpora: Sequence[Corpus],
     task: Task | None,
-    model: SingleStream,
-    inputs: RegionInputs,
-    teacher_set: TeacherSet,
 ) -> Data | None:
     """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
-    held = held_config(config)
     if held is None:
         return None
     versions = []
     if task is not None:
-        _check_held_splits(task, config)
-        versions = versions_of(task, held, phase)
-    return data_of(held, phase, versions, model, corpora_of(held), inputs, teacher_set)
+        _check_held_splits(task, learned.train_splits, held.train_splits)
+        versions = versions_of(task, held, reading.answers, reading.tags)
+    return reading.data(held, versions, corpora, mirrored=False)
 
 
-def _check_held_splits(task: Task, config: PretrainConfig) -> None:
+def _check_held_splits(task: Task, learned: Sequence[str], held: Sequence[str]) -> None:
     offered = (task.train, *task.dev)
-    for split in config.eval_splits:
+    for split in held:
         if split not in offered:
             raise InputError(
                 f"--eval-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
             )
-        if split in task.learned(config.train_splits):
+        if split in task.learned(learned):
             raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
 
 
 def _captioned(
-    config: PretrainConfig, corpora: Sequence[Corpus], stores: Sequence[SeveralStores]
+    learned: LearnedTexts, corpora: Sequence[Corpus], stores: Sequence[SeveralStores]
 ) -> Iterator[tuple[list[Captioned], int, list[str]]]:
     """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
     files = [each.file for each in corpora]
-    wanted = Wanted(config.caption_splits, config.columns).of(files)
+    wanted = Wanted(learned.caption_splits, learned.columns).of(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = read_captions(file, own.splits, own.columns)
-        images = keep_listed(told.images, config.listing) if config.listing else told.images
+        images = keep_listed(told.images, learned.listing) if learned.listing else told.images
         found = in_store(images, store, store.name, told.path)
-        if found.missing and not (config.skip_missing and found.images):
+        if found.missing and not (learned.skip_missing and found.images):
             raise InputError(found.fault)
         yield found.images, len(found.missing), [*told.guess, *told.notes]
 

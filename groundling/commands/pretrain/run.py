@@ -10,13 +10,14 @@ from typing import Any
 
 import torch
 
-from groundling.commands.pretrain import PretrainConfig
+from groundling.commands.pretrain import LearnedTexts, PretrainConfig
 from groundling.commands.pretrain.data import (
     Corpus,
+    Reading,
+    TaskAnswers,
     corpora_of,
-    data_of,
-    held_config,
     held_data,
+    held_texts,
     names_of,
     some_of,
     sources_of,
@@ -47,7 +48,8 @@ from groundling.objectives import (
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.inputs import weighted_files
+from groundling.settings.inputs import RegionInput, weighted_files
+from groundling.settings.objectives import ObjectiveSettings, PhaseOptions
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
@@ -73,39 +75,48 @@ GUESSING = "train longer (--epochs, --steps), or do without this model: what is 
 def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
     inner = inner_step(config.inner, config.adversarial)
-    corpora = corpora_of(config)
-    inputs = _regions(config, corpora)
+    learned = config.learned
+    corpora = corpora_of(learned, config.held.eval_captions)
+    held = held_texts(learned, config.held)
+    held_corpora = corpora_of(held, learned.captions) if held else []
+    inputs = _regions(config.regions, config.pixels.flip, corpora, held_corpora)
     store = inputs.stores(*inputs.learns)
-    torch.manual_seed(seed_of(training.seed, "init", "join"))
-    model = _model(config, inputs, store)
+    model = _model(config, inputs, store, training.seed)
     design = design_of(model, config.model)
-    phase = _phase(design, bool(config.task), config.step_mix)
-    task = named("tasks", Task, config.task).at(Path(config.data)) if config.task else None
-    versions = [] if task is None else versions_of(task, config, phase)
+    answers = config.phase.task_answers
+    phase = _phase(design, bool(learned.task), answers, config.step_mix)
+    tags = phase.tags and config.regions.tags
+    task = named("tasks", Task, learned.task).at(Path(learned.data)) if learned.task else None
+    versions = [] if task is None else versions_of(task, learned, answers, tags)
     if task is not None and config.regions.mentioned:
         check_mentioned([texts[0] for texts in versions], task.name, config.regions.tags)
     design.ready(model, [examples[0] for examples in versions], True)
-    given = _given(model, store, config)
+    given = _given(model, store, config.settings)
     asked = config.objectives
     device, seed = run.state.device, training.seed
     teacher_set = load_teacher_set(config.teacher, asked, given, device, run.folder, seed)
-    data = data_of(config, phase, versions, model, corpora, inputs, teacher_set)
-    own = _own_objectives(phase, given, config, seed)
+    text, _ = model.inputs(config.max_length)
+    reading = Reading(model, phase.pairs, answers, tags, config.grounded, text, inputs, teacher_set)
+    data = reading.data(learned, versions, corpora, mirrored=config.pixels.flip)
+    own = _own_objectives(phase, given, config.phase, config.model, seed)
+    if not config.random_start:
+        _start_heads(own, config.student, regions=task is not None)
     _check_grounded(own, config.model, config.grounded)
     beside = make_objectives(asked, replace(given, sizes=teacher_set.sizes(given.sizes)), seed)
     every = [*own, *beside]
     sources = sources_of(data, phase, own, beside)
-    text, _ = model.inputs(config.max_length)
     files = weighted_files(config.text, "--text")
     sources += text_alone(files, text, sources, place_of_stores(run.folder))
-    run.note(*precision_note(config.student), *data.notes)
-    run.note(*_notes(phase, own, task, config), *fewer_negatives(every, training))
-    held = held_data(config, phase, task, model, inputs, teacher_set)
+    run.note(*precision_note(config.student), *data.notes, *_unread(config))
+    run.note(*_told(task, learned, answers))
+    run.note(*_missing_steps(phase, own, config.phase.region_classes))
+    run.note(*fewer_negatives(every, training))
     held_out = None
-    if held is not None:
-        seen = sources_of(held, phase, own, beside)
-        held_out = HeldOut("texts", seen, model, every, held.teachers, training)
-        run.note(*held.notes, *learned_too(held.places(), data.places(), "images"))
+    measured = held_data(reading, learned, held, held_corpora, task)
+    if measured is not None:
+        seen = sources_of(measured, phase, own, beside)
+        held_out = HeldOut("texts", seen, model, every, measured.teachers, training)
+        run.note(*measured.notes, *learned_too(measured.places(), data.places(), "images"))
     exam = None if held_out is None else held_out.exam(config.examining)
     trained = train(
         model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
@@ -116,7 +127,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     run.note(*left)
     result = _result(trained, model, every, run)
     result |= {"left_out": data.left_out, "notes": run.notes, "guessing": parts}
-    result |= {"epoch_of": config.epoch_of} if config.captions else {}
+    result |= {"epoch_of": learned.epoch_of} if learned.captions else {}
     result |= held_report(held_out)
     run.save(partial(_save, model, every))
     return result
@@ -139,34 +150,38 @@ def _save(model: SingleStream, objectives: Sequence[Objective], folder: Path) ->
     save_objectives(folder / "model", objectives)
 
 
-def _given(model: SingleStream, store: SeveralStores, config: PretrainConfig) -> Given:
+def _given(model: SingleStream, store: SeveralStores, settings: ObjectiveSettings) -> Given:
     """What objectives are made from, but for the teachers' widths."""
     return Given(
         model.sizes._replace(classes=store.classes, background=store.background),
         Vocabulary.of(model.text.tokenizer),
-        config.settings,
+        settings,
     )
 
 
-def _regions(config: PretrainConfig, corpora: Sequence[Corpus]) -> RegionInputs:
+def _regions(
+    settings: RegionInput, flip: bool, learned: Sequence[Corpus], held: Sequence[Corpus]
+) -> RegionInputs:
     """The stores and photos of all captions; raises InputError if they do not go together."""
-    names = names_of(corpora)
-    held = held_config(config)
-    every = dict.fromkeys([*names, *names_of(corpora_of(held or config))])
+    names = names_of(learned)
+    every = dict.fromkeys([*names, *names_of(held)])
     inputs = RegionInputs(
-        config.regions,
+        settings,
         every,
         "file of captions",
         learned=names,
-        flip=config.pixels.flip,
+        flip=flip,
         called=UNTIED,
     )
     inputs.stores(*every)
     return inputs
 
 
-def _model(config: PretrainConfig, inputs: RegionInputs, store: SeveralStores) -> SingleStream:
+def _model(
+    config: PretrainConfig, inputs: RegionInputs, store: SeveralStores, seed: int
+) -> SingleStream:
     """The model, which knows what made the regions that it is trained with."""
+    torch.manual_seed(seed_of(seed, "init", "join"))
     model = _started(config, store)
     inputs.check(model, *inputs.learns)
     model.regions_from = store.facts
@@ -193,14 +208,18 @@ def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
     return join_to(start, config.model, store.width, **options)
 
 
-def _phase(design: Design, of_task: bool, step_mix: Sequence[float]) -> Phase:
+def _phase(design: Design, of_task: bool, answers: TaskAnswers, step_mix: Sequence[float]) -> Phase:
     """The model's phase on captions or on a task's texts, its steps mixed as asked.
 
-    Raises InputError for ratios that do not fit its kinds of steps.
+    Raises InputError for ratios that do not fit its kinds of steps, and for answers that it does not judge.
     """
     phase = design.phase
     if of_task and design.task_phase is not None:
         phase = design.task_phase
+    if answers == "judged" and not phase.judged:
+        raise InputError(
+            f"--task-answers judged: only VisualBERT predicts what is right, not {design.name}; pass right or any"
+        )
     if not step_mix:
         return phase
     kinds = [names for _, names in phase.mix]
@@ -214,17 +233,15 @@ def _phase(design: Design, of_task: bool, step_mix: Sequence[float]) -> Phase:
 
 
 def _own_objectives(
-    phase: Phase, given: Given, config: PretrainConfig, seed: int
+    phase: Phase, given: Given, options: PhaseOptions, name: str, seed: int
 ) -> list[Objective]:
-    """The objectives of the model's phase, with the heads of what it starts from."""
+    """The objectives of the phase of the model called `name`, with new heads."""
     torch.manual_seed(seed_of(seed, "init", "heads"))
-    objectives = phase.objectives(given, config.phase)
+    objectives = phase.objectives(given, options)
     if not all(isinstance(one, Objective) for one in objectives):
-        raise InputError(f"{config.model}: its phase makes something else than objectives")
+        raise InputError(f"{name}: its phase makes something else than objectives")
     for objective in objectives:
         check_saved(objective)
-    if not config.random_start:
-        _start_heads(objectives, config.student, regions=bool(config.task))
     return objectives
 
 
@@ -247,37 +264,40 @@ def _start_heads(objectives: Sequence[Objective], student: str, regions: bool) -
                 load_head(Path(student), head, name)
 
 
-def _notes(
-    phase: Phase, objectives: Sequence[Objective], task: Task | None, config: PretrainConfig
-) -> list[str]:
-    """What a reader must know of this run: labels that were told, and kinds of steps that it has none of."""
+def _unread(config: PretrainConfig) -> list[str]:
+    """What was given and has no reader; a design of the user's own may read anything."""
+    if is_outside(config.model):
+        return []
+    # Every design of ours hides words.
+    return unread(("mlm", *config.objectives), config.settings, config.inner)
+
+
+def _missing_steps(phase: Phase, objectives: Sequence[Objective], region_classes: str) -> list[str]:
+    """Which kinds of steps of its phase a run has none of, and why."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
-    if config.phase.region_classes == "none":
+    if region_classes == "none":
         reason = "--region-classes none"
-    notes = []
-    if not is_outside(config.model):  # every design of ours hides words
-        notes += unread(("mlm", *config.objectives), config.settings, config.inner)
-    if task is not None:
-        notes += _told(task, config)
-    for _, mixed in phase.mix:
-        if not names & set(mixed):
-            notes.append(f"no step trained {' or '.join(mixed)}: {reason}")
-    return notes
+    return [
+        f"no step trained {' or '.join(mixed)}: {reason}"
+        for _, mixed in phase.mix
+        if not names & set(mixed)
+    ]
 
 
-def _told(task: Task, config: PretrainConfig) -> list[str]:
+def _told(task: Task | None, learned: LearnedTexts, answers: TaskAnswers) -> list[str]:
     """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
-    is_told = isinstance(task.form, Answer | Choose) or config.phase.task_answers == "judged"
-    if config.phase.task_answers == "any" or not is_told:
+    if task is None or answers == "any":
         return []
-    held = [split for split in task.dev if split in config.train_splits]
+    if not (isinstance(task.form, Answer | Choose) or answers == "judged"):
+        return []
+    held = [split for split in task.dev if split in learned.train_splits]
     if held:
         return [
             f"this model has read the right answers of {' and '.join(held)} of {task.name}: scores there after it are "
             "of examples that it knows"
         ]
-    if config.partition:
+    if learned.partition:
         return []
     return [
         f"this model has read the right answers of all training examples of {task.name}, as CLIP-TD's has: scores of "
