@@ -355,8 +355,6 @@ def one_run(
     learning = learning_from(
         samples[task.train], splits[task.train], objectives, config.data, config.unlabelled
     )
-    exam = exam_of(student, supervised, task, samples, config.examining)
-    inner = inner_step(config.inner, config.adversarial)
     trained = train(
         student,
         objectives,
@@ -364,14 +362,12 @@ def one_run(
         training,
         part.folder,
         teachers=teachers,
-        inner=inner,
-        exam=exam,
+        inner=inner_step(config.inner, config.adversarial),
+        exam=exam_of(student, supervised, task, samples, config.examining),
     )
-    held_out = {split: some for split, some in samples.items() if split != task.train}
-    answers = _evaluated(student, supervised, task, held_out, part.folder)
     watched, remarks = watched_terms(objectives, part.folder, trained)
     part.note(*remarks)
-    part.note(*(note for split, some in answers.items() for note in one_answer(task, split, some)))
+    answers = _evaluated(student, supervised, task, samples, part)
     part.notes += flattery(trained)
     done = about(task, config.task, config.called, training.seed)
     done |= {"objectives": [one.name for one in objectives]}
@@ -379,15 +375,19 @@ def one_run(
     learned = trained_on(task, config.train_splits)
     more = {"trained_on": learned, "watched": watched, "unlabelled": mixed(learning)}
     done |= {name: value for name, value in more.items() if value}
-
-    def save(where: Path) -> None:
-        student.export(where / "model")
-        save_objectives(where / "model", objectives)
-        described_of(task, splits, config, name, store).write(where / "model")
-
     if config.save_model:
-        part.save(save)
+        described = described_of(task, splits, config, name, store)
+        part.save(partial(_save, student, objectives, described))
     return done
+
+
+def _save(
+    student: Student, objectives: Sequence[Objective], described: Described, folder: Path
+) -> None:
+    """Write a fine-tuned model, its heads, and what it answers, as `model` of a seed's folder."""
+    student.export(folder / "model")
+    save_objectives(folder / "model", objectives)
+    described.write(folder / "model")
 
 
 def _objectives(
@@ -433,14 +433,17 @@ def _evaluated(
     objective: Supervised,
     task: Task,
     samples: Mapping[str, Samples],
-    folder: Path,
+    part: Part,
 ) -> dict[str, Scores]:
-    """Answers of every split, written to `folder`."""
+    """Answers of every split that is not learned from, written to the seed's folder, which notes where all are one."""
     answers = {}
     for split, some in samples.items():
+        if split == task.train:
+            continue
         answers[split] = evaluate(student, objective, task, some)
         if PartialState().is_main_process:
-            write_answers(answers[split], task, split, folder)
+            write_answers(answers[split], task, split, part.folder)
+    part.note(*(note for split, some in answers.items() for note in one_answer(task, split, some)))
     return answers
 
 
