@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from groundling.core.errors import InputError, reading
+from groundling.core.errors import TWICE, InputError, at_places, reading, twice
 from groundling.data.captions.files import METADATA
 from groundling.data.images import is_picture
 from groundling.settings.inputs import CaptionColumns, OwnFile
@@ -149,10 +149,6 @@ class Layout:
 # -- what is said of it ------------------------------------------------------------------------------------------------
 
 
-NAMED = 5
-"""Places of one fault that are named."""
-EMPTY = "expected text, found none"
-
 T = TypeVar("T")
 
 
@@ -205,14 +201,11 @@ class Report:
 
     def problem(self, file: Path, what: str, places: Sequence[str]) -> None:
         """Add one line for all places with the same fault: the first few, and how many there are; none for none."""
-        if places:
-            named = ", ".join(list(dict.fromkeys(places))[:NAMED])
-            self.problems.append(f"{file}, {named}: {what}{_such(places)}")
+        self.problems.extend(at_places(file, what, places))
 
     def repeated(self, file: Path, places: Sequence[str]) -> None:
         """Add a problem if a place occurs more than once."""
-        twice = [place for place, count in Counter(places).items() if count > 1]
-        self.problem(file, "expected only once, found again", twice)
+        self.problem(file, TWICE, twice(places))
 
     def error(self, error: InputError) -> None:
         """Add what a reader says, unless another split of the same file has said it."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.check.images import check_images, try_images
-from groundling.check.places import EMPTY, Match, Place, Report, pictures_below
+from groundling.check.places import Match, Place, Report, pictures_below
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classify
@@ -24,7 +24,7 @@ from groundling.data.samples import thinned
 from groundling.data.tables import OWN, TABLES, lines_of, separator_note
 from groundling.data.text.words import TELLING, told_by_length
 from groundling.settings.inputs import OwnFile
-from groundling.tasks import Task, flickr_entities, nlvr2, refcoco, snli_ve, vcr, vqa
+from groundling.tasks import Task, flickr_entities, nlvr2, read_past, refcoco, snli_ve, vcr, vqa
 from groundling.tasks.glue import TASKS, Reader
 from groundling.tasks.readability import NAMES, READABILITY
 from groundling.tasks.swag import FULL, REGULAR
@@ -233,8 +233,7 @@ def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Ex
     report.fact(path, f"{about}{_labels(task, examples)}")
     for note in notes:
         report.fact(path, note)
-    report.repeated(path, [f"example {example.id}" for example in examples])
-    report.problem(path, EMPTY, _empty_texts(examples))
+    report.problems.extend(read_past(path, examples))
     return examples
 
 
@@ -247,15 +246,6 @@ def _labels(task: Task, examples: list[Example]) -> str:
         counts = [f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels)]
         return "; labels " + ", ".join(counts)
     return f"; labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}"
-
-
-def _empty_texts(examples: list[Example]) -> list[str]:
-    empty = []
-    for example in examples:
-        for text in (example.text, example.pair, *example.choices):
-            if text is not None and not text.strip():
-                empty.append(f"example {example.id}")
-    return empty
 
 
 # -- text --------------------------------------------------------------------------------------------------------------
@@ -444,8 +434,7 @@ def refcoco_files(place: Place, report: Report) -> Match | None:
 
 def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) -> list[str]:
     """The images of all splits' expressions."""
-    images: list[str] = []
-    places: list[str] = []
+    every: list[refcoco.Expression] = []
     refs = refcoco.read_plain(file)
     splits = dict.fromkeys(ref["split"] for ref in refs)
     if objects is None:
@@ -453,18 +442,13 @@ def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) ->
     for split in splits:
         reads = [partial(refcoco.expressions_in, file, refs, objects, split)]
         for asked in report.readable(reads):
-            split_images = [expression.image for expression in asked]
+            images = {expression.image for expression in asked}
             named = {expression.object for expression in asked}
-            images += split_images
-            places += [f"expression {expression.id}" for expression in asked]
+            every += asked
             about = f"{len(asked):,} expressions of {split}, {len(named):,} objects"
-            report.fact(file, f"{about} in {len(set(split_images)):,} images")
-            empty = [f"expression {e.id}" for e in asked if not e.text.strip()]
-            report.problem(file, EMPTY, empty)
-    unknown = sorted(set(map(str, splits)) - set(refcoco.SPLITS))
-    report.problem(file, f"splits beside {', '.join(refcoco.SPLITS)}", unknown)
-    report.repeated(file, places)
-    return images
+            report.fact(file, f"{about} in {len(images):,} images")
+    report.problems.extend(refcoco.refs_read_past(file, refs, every))
+    return [expression.image for expression in every]
 
 
 def _detections(file: Path, objects: refcoco.Objects | None, report: Report) -> None:

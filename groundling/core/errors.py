@@ -2,6 +2,7 @@
 
 import re
 import struct
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
@@ -134,6 +135,26 @@ def refuse(faults: Sequence[str]) -> None:
         return
     count = f" ({len(faults):,} such)" if len(faults) > 1 else ""
     raise InputError(faults[0] + count)
+
+
+NAMED = 5
+"""Places of one fault that a line names."""
+EMPTY = "expected text, found none"
+TWICE = "expected only once, found again"
+
+
+def at_places(file: object, what: str, places: Sequence[str]) -> list[str]:
+    """One line for all places of a file with the same fault: the first few, and how many there are; none for none."""
+    if not places:
+        return []
+    named = ", ".join(list(dict.fromkeys(places))[:NAMED])
+    count = f" ({len(places):,} such)" if len(places) > 1 else ""
+    return [f"{file}, {named}: {what}{count}"]
+
+
+def twice(places: Iterable[str]) -> list[str]:
+    """The places that occur more than once."""
+    return [place for place, count in Counter(places).items() if count > 1]
 
 
 def nearest(name: str, offered: Iterable[str]) -> str:

@@ -13,10 +13,21 @@ import numpy as np
 
 from groundling.core.batch import Example, RegionRow
 from groundling.core.documented import documented
-from groundling.core.errors import InputError
+from groundling.core.errors import EMPTY, TWICE, InputError, at_places, twice
 from groundling.core.metrics import Metric
 from groundling.core.output_types import Form
 from groundling.runs.hashing import data_hash
+
+
+def read_past(file: Path, examples: Sequence[Example]) -> list[str]:
+    """A line for each oddity of a split that is read past: texts of spaces alone, and ids that are there twice."""
+    empty = []
+    for example in examples:
+        for text in (example.text, example.pair, *example.choices):
+            if text is not None and not text.strip():
+                empty.append(f"example {example.id}")
+    repeated = twice(f"example {example.id}" for example in examples)
+    return at_places(file, TWICE, repeated) + at_places(file, EMPTY, empty)
 
 
 def _itself(folder: Path, split: str) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from groundling.core.batch import Example, Gold, RegionRow, needed
-from groundling.core.errors import InputError, first_line, refuse
+from groundling.core.errors import EMPTY, TWICE, InputError, at_places, first_line, refuse, twice
 from groundling.core.metrics import PICKED, UPPER_BOUND
 from groundling.core.output_types import Pick
-from groundling.data.regions.annotations import corners_of
+from groundling.data.regions.annotations import read_instances
 from groundling.data.regions.store import inside
 from groundling.runs.folder import read_json
 from groundling.tasks import Task
@@ -169,6 +169,18 @@ def expressions_in(
     return asked
 
 
+def refs_read_past(path: Path, refs: Any, asked: Sequence[Expression]) -> list[str]:
+    """A line for each oddity of `refs(BY).p`, which holds `refs`, that is read past, as `read_past` has them."""
+    splits = {str(ref["split"]) for ref in refs}
+    strange = sorted(splits - set(SPLITS))
+    empty = [f"expression {one.id}" for one in asked if not one.text.strip()]
+    return [
+        *at_places(path, EMPTY, empty),
+        *at_places(path, f"splits beside {', '.join(SPLITS)}", strange),
+        *at_places(path, TWICE, twice(f"expression {one.id}" for one in asked)),
+    ]
+
+
 def _is_of(name: str, split: str) -> bool:
     """Whether a ref's own split is the one asked for, or one of those that `test` stands for."""
     return name == split or (split == "test" and "test" in name)
@@ -195,19 +207,12 @@ def instances(folder: Path) -> Objects:
     Raises InputError if the file is not COCO's.
     """
     path = Path(folder) / "instances.json"
-    content = read_json(path)
-    sizes = {}
-    notes = {}
-    try:
-        for image in content["images"]:
-            if type(image["id"]) is not int:
-                raise TypeError(f"image id {image['id']!r} is no whole number")
-            sizes[image["id"]] = (int(image["width"]), int(image["height"]))
-        for note in content["annotations"]:
-            notes[note["id"]] = Instance(note["image_id"], corners_of(note["bbox"]))
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
-        raise InputError(f"{path}: not COCO's images and annotations with bbox ({error})") from None
-    return sizes, notes
+    read = read_instances(path, read_json(path)).sound(classless=True)
+    odd = [number for number in read.sizes if type(number) is not int]
+    refuse([f"{path}: image id {number!r} is no whole number" for number in odd])
+    objects = read.objects.items()
+    boxes = {name: Instance(image, np.array(box.corners)) for name, (image, box) in objects}
+    return dict(read.sizes), dict(boxes)
 
 
 def read(folder: Path, split: str, by: str = "unc") -> list[Example]:

@@ -473,7 +473,9 @@ def test_faults_of_refcoco(referred: Path) -> None:
         f"{path}: not read ([Errno 2] No such file"
     )
     put(referred / "instances.json", "{}")
-    assert "not COCO's images and annotations with bbox" in refusal(expressions, referred, "val")
+    assert "not COCO instances, images, annotations with bbox" in refusal(
+        expressions, referred, "val"
+    )
 
 
 LINES = [

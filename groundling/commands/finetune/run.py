@@ -70,7 +70,7 @@ from groundling.runs.run import Part, Run
 from groundling.settings.inputs import Joining
 from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
-from groundling.tasks import Task
+from groundling.tasks import Task, read_past
 from groundling.tasks.splits import with_others
 from groundling.tasks.table import OwnReader, own_notes
 from groundling.teachers.dataset import TeacherSet
@@ -352,6 +352,8 @@ def one_run(
     if store is not None and isinstance(student, EndToEnd) and inputs.looks(student):
         part.note(*lacking(head, store))
     part.note(*fewer_negatives(objectives, training))
+    files = {split: task.file(Path(config.data), split) for split in splits}
+    part.note(*(note for split in splits for note in read_past(files[split], splits[split])))
     learning = learning_from(
         samples[task.train], splits[task.train], objectives, config.data, config.unlabelled
     )

@@ -310,11 +310,13 @@ def held_texts(learned: LearnedTexts, held: HeldTexts) -> LearnedTexts | None:
     if learned.task:
         return replace(learned, train_splits=held.eval_splits, partition="")
     captions = held.eval_captions or learned.captions
-    splits = learned.caption_splits if any(map(has_splits, _held_files(captions))) else ()
+    splits = held.eval_splits
+    if learned.caption_splits and not splits and any(map(has_splits, _held_files(captions))):
+        splits = learned.caption_splits
     return replace(
         learned,
         captions=captions,
-        caption_splits=held.eval_splits or splits,
+        caption_splits=splits,
         listing=held.eval_listing,
     )
 

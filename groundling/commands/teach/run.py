@@ -217,10 +217,10 @@ def _data(config: TeachConfig) -> _Data:
         return _Data(images, missing, [], notes)
     if config.eval_captions or config.eval_splits:
         file = config.eval_captions or config.captions
-        splits = config.eval_splits or config.caption_splits
-        told = read_captions(
-            file, splits if has_splits(file) else config.eval_splits, config.columns
-        )
+        splits = config.eval_splits
+        if config.caption_splits and not splits and has_splits(file):
+            splits = config.caption_splits
+        told = read_captions(file, splits, config.columns)
     held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
     there = find_images(held_out, config.images, told.path)
     held_out = there.kept(config.skip_missing, config.images)

@@ -120,6 +120,8 @@ class Wanted:
 
     def of(self, files: Sequence[str | Path]) -> list[Wanted]:
         """What is wanted of each of several files; what fits none is asked of all, so that reading them says so."""
+        if len(files) == 1:
+            return [self]
         has_columns = self.columns != GUESSED
         split = [file for file in files if self.splits and has_splits(file)]
         tables = [file for file in files if has_columns and is_table(file)]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from groundling.core.errors import InputError, reading
+from groundling.core.errors import EMPTY, TWICE, InputError, reading, twice
 from groundling.data.images import HEIF, PICTURES, is_picture
 from groundling.data.tables import (
     OWN,
@@ -38,8 +38,6 @@ CONCEPTUAL = "Conceptual Captions"
 TABLE = "captions by column"
 IMAGEFOLDER = "imagefolder"
 PAIRS = "images with their captions beside them"
-EMPTY = "expected text, found none"
-TWICE = "expected only once, found again"
 METADATA = ("metadata.jsonl", "metadata.csv", "metadata.parquet")
 """Names of an imagefolder's captions (Hugging Face's datasets library)."""
 MOST_TRIED = 100
@@ -114,9 +112,8 @@ class Reading:
 
     def repeated(self, places: Sequence[str]) -> None:
         """Remark on names that occur more than once."""
-        for place, count in Counter(places).items():
-            if count > 1:
-                self.remark(place, TWICE)
+        for place in twice(places):
+            self.remark(place, TWICE)
 
 
 def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import TWICE, InputError, refuse, twice
 from groundling.data.regions.store import CELLS, MOST_PIXELS, inside
 from groundling.runs.folder import read_json
 
@@ -125,10 +124,10 @@ def _polygons(
 
 # Boxes of COCO's images: annotated ones, and detected ones as MAttNet publishes them for RefCOCO, + and g.
 
-TWICE = "expected only once, found again"
 SIZE = "width and height are missing, or no whole numbers of pixels"
 ALONE = "image_id is not among the images"
-UNLISTED = "expected a listed category_id and bbox [x, y, width, height]"
+UNLISTED = "expected a listed category_id"
+NO_BOX = "expected bbox [x, y, width, height]"
 OUTSIDE = "expected a box inside its image, and not an empty one"
 
 
@@ -167,6 +166,8 @@ class Instances:
     """Width and height in pixels, by id of the image."""
     notes: dict[Hashable, list[Note]] = field(default_factory=dict)
     """Boxes in the order of the file, by id of the image."""
+    objects: dict[Hashable, tuple[Hashable, Note]] = field(default_factory=dict)
+    """Boxes with their image, by id of the annotation, if it has one; of classes that are not listed, too."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """Why no command reads the file."""
     remarks: dict[str, list[str]] = field(default_factory=dict)
@@ -181,10 +182,11 @@ class Instances:
         if places:
             self.remarks.setdefault(what, []).extend(places)
 
-    def sound(self) -> Instances:
-        """Itself; raises InputError for the first sort of `faults`."""
+    def sound(self, classless: bool = False) -> Instances:
+        """Itself; raises InputError for the first sort of `faults`, but for those of classes if they are not read."""
         for what, places in self.faults.items():
-            refuse([f"{self.path}, {place}: {what}" for place in places])
+            if not (classless and what == UNLISTED):
+                refuse([f"{self.path}, {place}: {what}" for place in places])
         return self
 
 
@@ -212,8 +214,7 @@ def read_instances(path: Path, content: Any) -> Instances:
             f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections "
             f"({error})"
         ) from None
-    counts = Counter(place for place, _ in places)
-    read.remark(TWICE, *(place for place, count in counts.items() if count > 1))
+    read.remark(TWICE, *twice(place for place, _ in places))
     read.remark(OUTSIDE, *_outside(read, places))
     return read
 
@@ -251,10 +252,17 @@ def _add_note(read: Instances, note: Any) -> str:
         corners = []
     if note["image_id"] not in read.files:
         read.fault(ALONE, place)
-    elif category not in read.names or not corners:
-        read.fault(UNLISTED, place)
+        return place
+    if not corners:
+        read.fault(NO_BOX, place)
+        return place
+    box = Note(corners, category)
+    if "id" in note:
+        read.objects[note["id"]] = (note["image_id"], box)
+    if category in read.names:
+        read.notes[note["image_id"]].append(box)
     else:
-        read.notes[note["image_id"]].append(Note(corners, category))
+        read.fault(UNLISTED, place)
     return place
 
 
