@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import COMMANDS, SHARED, Command
-from groundling.core.errors import InputError, first_line, in_one_line
+from groundling.core.errors import InputError, expecting
 from groundling.models.hub import check_repository
 from groundling.runs.folder import finished, read_json
 from groundling.runs.outputs import Nothing
@@ -84,13 +84,8 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
     from groundling.runs.model_card import card
 
     settings = COMMANDS[run["kind"]].settings
-    try:
+    with expecting(f"{folder}: config.json or result.json is not as a run writes them"):
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"{folder}: config.json or result.json is not as a run writes them "
-            f"({type(error).__name__}: {in_one_line(error)})"
-        ) from None
 
 
 def _sent(model: Path, text: str, config: PushConfig) -> str:
@@ -98,7 +93,8 @@ def _sent(model: Path, text: str, config: PushConfig) -> str:
     from huggingface_hub import HfApi
 
     api = HfApi()
-    try:
+    # Of the HTTP client, which is another one from version to version.
+    with expecting(f"{config.to}: the hub did not take it", errors=Exception):
         # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
         private = True if config.private else None
         url = api.create_repo(config.to, private=private, exist_ok=True)
@@ -114,8 +110,6 @@ def _sent(model: Path, text: str, config: PushConfig) -> str:
             path_in_repo="README.md",
             commit_message="How it was made",
         )
-    except Exception as error:  # of the HTTP client, which is another one from version to version
-        raise InputError(f"{config.to}: the hub did not take it ({first_line(error)})") from None
     return str(url)
 
 

@@ -102,6 +102,47 @@ def reading(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
         raise InputError(f"{path}: cannot be read ({reason}){advice}") from None
 
 
+@contextmanager
+def naming(where: object) -> Iterator[None]:
+    """Inside, the message of an InputError begins with `where`: a file and line, an example, a flag."""
+    try:
+        yield
+    except InputError as error:
+        raise InputError(f"{where}: {error}") from None
+
+
+MISSHAPEN = (
+    *STUMBLES,
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    OSError,
+    RuntimeError,
+    SyntaxError,
+    TypeError,
+    ValueError,
+)
+"""What readers raise over content of another shape than they expect, or over none."""
+
+
+@contextmanager
+def expecting(
+    what: str,
+    advice: str = "",
+    errors: type[BaseException] | tuple[type[BaseException], ...] = MISSHAPEN,
+) -> Iterator[None]:
+    """Inside, what a reader or a library stumbles over is an InputError: `what`, why in brackets, and `advice`.
+
+    An InputError stays as it is. `errors`: what else may happen inside, where a library fails in ways of its own.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except errors as error:
+        raise InputError(f"{what} ({type(error).__name__}: {in_one_line(error)}){advice}") from None
+
+
 def under_prefix(message: str, prefix: str, flags: Collection[str]) -> str:
     """A message about some flags, where `prefix` stands before each of them: `--train.steps` for `--steps`."""
     return re.sub(

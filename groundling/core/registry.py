@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.core.errors import InputError, first_line, nearest
+from groundling.core.errors import InputError, expecting, first_line, nearest
 
 # Modules of the user's own: where they lie and what they import, told by reading them; nothing is run for it.
 
@@ -317,12 +317,11 @@ def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T
     value = outside(name, object)
     is_maker = isinstance(value, type) or (callable(value) and not fits(value))
     if is_maker and callable(value):
-        try:
+        with expecting(
+            f"{name}: it cannot be made without arguments",
+            advice="; write MODULE:NAME of an object",
+        ):
             inspect.signature(value).bind()
-        except (TypeError, ValueError) as error:
-            raise InputError(
-                f"{name}: it cannot be made without arguments ({error}); write MODULE:NAME of an object"
-            ) from None
         value = _made(name, value)
     if not fits(value):
         raise InputError(f"{name}: expected {expected}, found {described(value)}")
@@ -331,12 +330,9 @@ def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T
 
 def _made(name: str, maker: Callable[[], object]) -> object:
     """What a maker of the user's returns; InputError if it fails."""
-    try:
+    # It can fail in any way.
+    with expecting(f"{name}: making it failed", errors=(Exception, SystemExit)):
         return maker()
-    except (Exception, SystemExit) as error:  # it can fail in any way
-        raise InputError(
-            f"{name}: making it failed ({type(error).__name__}: {first_line(error)})"
-        ) from None
 
 
 def described(value: object) -> str:

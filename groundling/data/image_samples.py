@@ -14,7 +14,7 @@ import numpy as np
 from PIL import Image
 
 from groundling.core.batch import Example, RegionRow, Sample, Tags, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.data.captions.captions import Captioned
 from groundling.data.images import (
     PICTURES,
@@ -136,10 +136,8 @@ class Pictured:
         ]
 
     def _pixels(self, picture: Picture) -> np.ndarray:
-        try:
+        with naming(picture):
             image = read_picture(picture)
-        except InputError as error:
-            raise InputError(f"{picture}: {error}") from None
         scale = min(self.side / min(image.size), self.long_side / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
@@ -213,10 +211,8 @@ def pictures_of(
     missing = [image for image in every if image not in files]
     if missing:
         raise InputError(missing_images(Path(folder), missing))
-    try:
+    with naming(folder):
         return {image: only(files[image]) for image in every}
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from None
 
 
 def missing_images(folder: Path, missing: Sequence[str]) -> str:
@@ -299,10 +295,8 @@ def decode(path: Path, size: int) -> np.ndarray:
 
 
 def _picture(path: Path) -> Image.Image:
-    try:
+    with naming(path):
         return read_picture(path)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from None
 
 
 def _middle(image: Image.Image, size: int) -> Image.Image:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting
 from groundling.runs.hashing import sha256_of
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
@@ -176,7 +176,8 @@ def read_picture(picture: Picture, coarse: bool = False) -> Image.Image:
 
     Raises InputError, without the file's name.
     """
-    try:
+    # Pillow's readers raise whatever broken bytes make them stumble over.
+    with expecting("does not decode as an image", errors=Exception):
         if isinstance(picture, Image.Image):
             return _in_rgb(picture)
         if picture.exists() and not picture.is_file():  # a pipe would never end
@@ -186,12 +187,6 @@ def read_picture(picture: Picture, coarse: bool = False) -> Image.Image:
             if coarse:
                 image.draft("RGB", (1, 1))
             return _in_rgb(image)
-    except InputError:
-        raise
-    except (
-        Exception
-    ) as error:  # Pillow's readers raise whatever broken bytes make them stumble over
-        raise InputError(f"does not decode as an image ({first_line(error)})") from None
 
 
 def _in_rgb(image: Image.Image) -> Image.Image:
@@ -215,15 +210,12 @@ def _size_of(picture: Picture) -> tuple[int, int]:
     """Width and height, turned as EXIF says; of a file its beginning tells."""
     if isinstance(picture, Image.Image):
         return _in_rgb(picture).size
-    try:
+    # As above.
+    with expecting("does not decode as an image", errors=Exception):
         teach_pillow(picture.name)
         with Image.open(picture) as image:
             turned = image.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
             wide, high = image.size
-    except InputError:
-        raise
-    except Exception as error:  # as above
-        raise InputError(f"does not decode as an image ({first_line(error)})") from None
     return (high, wide) if turned else (wide, high)
 
 

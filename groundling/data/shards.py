@@ -25,9 +25,15 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting, first_line
 from groundling.data.images import one_form
-from groundling.runs.folder import difference, disk_errors, json_text, read_json, write_json
+from groundling.runs.folder import (
+    difference,
+    disk_errors,
+    json_text,
+    read_object,
+    write_json,
+)
 from groundling.runs.hashing import each_hash, sha256_of
 from groundling.runs.progress import Progress
 
@@ -118,14 +124,6 @@ def shard_file(folder: Path, name: str, number: int) -> Path:
     return folder / f"{name}-{number:05}.{ending}"
 
 
-def load_json(path: Path) -> dict[str, Any]:
-    """A JSON object; raises InputError, in one line, on anything else."""
-    content = read_json(path)
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
-    return content
-
-
 # -- writing -----------------------------------------------------------------------------------------------------------
 
 
@@ -213,7 +211,7 @@ class ShardWriter:
             self._write_manifest(facts, skipped, summary)
         if barrier is not None:
             barrier()
-        return load_json(self.folder / "manifest.json")
+        return read_object(self.folder / "manifest.json")
 
     def written(self) -> dict[int, Index]:
         """What the shards that are complete hold, by number; raises InputError if one is of another key."""
@@ -332,7 +330,7 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
 
 def read_index(path: Path) -> Index:
     """A shard's index, every field checked; raises InputError if it is damaged or something else."""
-    content = load_json(path)
+    content = read_object(path)
     try:
         columns = {name: _column(about) for name, about in content["columns"].items()}
         index = Index(
@@ -480,7 +478,7 @@ class ShardStore:
             raise InputError(
                 f"{folder}: no store, or one not finished; the command that writes it resumes it"
             )
-        self.manifest = load_json(path)
+        self.manifest = read_object(path)
         shards = self.manifest.get("shards")
         if not isinstance(shards, int) or not isinstance(self.manifest.get("counts"), dict):
             raise InputError(f"{path}: not the manifest of a store (shards or counts are missing)")
@@ -624,12 +622,11 @@ class ShardStore:
         arrays = {}
         for name, column in self.indices[shard].columns.items():
             path = shard_file(self.folder, name, shard)
-            try:
+            # NumPy reads a header as Python, which fails in many ways.
+            with expecting(
+                f"{path}: damaged or missing", advice="; make the store again", errors=Exception
+            ):
                 mapped = np.lib.format.open_memmap(path, mode="r")
-            except Exception as error:  # NumPy reads a header as Python, which fails in many ways
-                raise InputError(
-                    f"{path}: damaged or missing ({first_line(error)}); make the store again"
-                ) from None
             if len(mapped.shape) == 0 or len(mapped) != column.rows:
                 raise InputError(
                     f"{path}: {mapped.shape} numbers, but the index counts {column.rows} rows"

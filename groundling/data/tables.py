@@ -8,12 +8,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundling.core.errors import InputError, reading
-from groundling.runs.folder import parsed_json
+from groundling.core.errors import InputError, naming, reading
+from groundling.runs.folder import decoded_json, parsed_json
 from groundling.settings.inputs import OwnFile
 
 TABLES = (".csv", ".tsv")
@@ -357,13 +358,7 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
     """
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
-        try:
-            row = parsed_json(line)
-        except json.JSONDecodeError as error:
-            raise InputError(f"{where}: not valid JSON ({error.msg})") from None
-        except (ValueError, RecursionError):
-            # Python refuses numbers of thousands of digits and brackets thousands deep.
-            raise InputError(f"{where}: a number too long, or too many brackets") from None
+        row = decoded_json(where, line, parsed_json, line=True)
         if "\\u" in line:
             refuse_halves(where, row)
         for name in texts:
@@ -424,10 +419,8 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[st
         if not isinstance(item, dict):
             where = where_of(path, number)
             raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
-        try:
+        with naming(where_of(path, number)):
             yield number, texts_in(item, columns)
-        except InputError as error:
-            raise InputError(f"{where_of(path, number)}: {error}") from None
 
 
 def own_columns(options: OwnFile) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -522,7 +515,7 @@ def _objects(path: Path) -> Iterator[tuple[int, object]]:
 
 
 def _entries(path: Path) -> Iterator[tuple[int, object]]:
-    content = _parsed(str(path), read_text(path))
+    content = _parsed(path, read_text(path))
     if not isinstance(content, list):
         raise InputError(f"{path}: expected a list of objects")
     yield from enumerate(content)
@@ -531,10 +524,10 @@ def _entries(path: Path) -> Iterator[tuple[int, object]]:
 def _lines(path: Path) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(lines_of(path), 1):
         if line.strip():
-            yield number, _parsed(where_of(path, number), line)
+            yield number, _parsed(where_of(path, number), line, line=True)
 
 
-def _parsed(where: object, text: str) -> object:
+def _parsed(where: object, text: str, line: bool = False) -> object:
     def once_each(pairs: list[tuple[str, object]]) -> dict[str, object]:
         names = Counter(name for name, _ in pairs)
         for name, count in names.items():
@@ -542,15 +535,8 @@ def _parsed(where: object, text: str) -> object:
                 raise InputError(f"{where}: {count} fields are called {name!r}; rename all but one")
         return dict(pairs)
 
-    try:
-        parsed: object = json.loads(text, object_pairs_hook=once_each)
-    except InputError:
-        raise
-    except json.JSONDecodeError as error:
-        place = f", line {error.lineno}" if error.lineno > 1 else ""
-        raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
-    except (RecursionError, ValueError):
-        raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
+    decode = partial(json.loads, object_pairs_hook=once_each)
+    parsed: object = decoded_json(where, text, decode, line)
     if "\\u" in text:
         refuse_halves(str(where), parsed)
     return parsed

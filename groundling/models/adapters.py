@@ -9,13 +9,12 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Sizes
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting, naming
 from groundling.core.output_types import Answer
 from groundling.models.attention import Watch
 from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
@@ -185,21 +184,15 @@ def load_adapter(source: str | Path) -> ClipAdapter:
     known = [value in kind for value, kind in zip(settings.values(), kinds, strict=True)]
     if not (all(known) and isinstance(fields.get("clip"), str)):
         raise InputError(f"{path}: does not say what adapter it is, and of which CLIP; damaged")
-    try:
+    with naming(f"{path}: its CLIP cannot be loaded"):
         base = load_base(fields["clip"])
-    except InputError as error:
-        raise InputError(f"{path}: its CLIP cannot be loaded: {error}") from None
     if base.weights != fields.get("weights"):
         raise InputError(
             f"{path}: the adapter was trained over another model than {base.source} is now; its weights differ"
         )
     model = ClipAdapter(base, Adapting(**settings))  # type: ignore[arg-type]
-    try:
+    with expecting(f"{Path(source) / WEIGHTS}: not the weights of this adapter"):
         model.load_state_dict(load_file(Path(source) / WEIGHTS))
-    except (OSError, RuntimeError, SafetensorError) as error:
-        raise InputError(
-            f"{Path(source) / WEIGHTS}: not the weights of this adapter ({first_line(error)})"
-        ) from None
     return model
 
 

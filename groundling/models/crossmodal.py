@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, needed
-from groundling.core.errors import InputError, in_one_line, reading
+from groundling.core.errors import InputError, expecting, reading
 from groundling.data.samples import TextInput, WindowInput
 from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
@@ -246,12 +246,8 @@ def load_crossmodal(folder: str | Path) -> CrossModal:
     clip, tokenizer = load_clip_text(folder / "clip")
     layers = len({name.partition(".")[0] for name in weights})
     model = CrossModal(load_text_encoder(folder / "text"), clip, layers, tokenizer)
-    try:
+    with expecting(f"{folder / LAYERS}: does not fit the encoders beside it"):
         model.cross.load_state_dict(weights)
-    except RuntimeError as error:
-        raise InputError(
-            f"{folder / LAYERS}: does not fit the encoders beside it ({in_one_line(error)})"
-        ) from None
     return model
 
 

@@ -12,7 +12,7 @@ from huggingface_hub import HfApi, constants, get_session, is_offline_mode
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting, first_line
 from groundling.settings.fields import Settings
 from groundling.settings.training import Sharing
 
@@ -63,12 +63,13 @@ def check_sharing(sharing: Sharing, settings: Sequence[object]) -> None:
             "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; leave it out and use "
             "`groundling push` later"
         )
-    try:
+    # Of the HTTP client, which is another one from version to version.
+    with expecting(
+        "--push-to-hub: the hub does not know you",
+        advice="; log in with `hf auth login`",
+        errors=Exception,
+    ):
         HfApi().whoami()
-    except Exception as error:  # of the HTTP client, which is another one from version to version
-        raise InputError(
-            f"--push-to-hub: the hub does not know you ({first_line(error)}); log in with `hf auth login`"
-        ) from None
 
 
 def check_repository(name: str) -> None:

@@ -21,7 +21,7 @@ from transformers.utils import logging as hf_logging
 from groundling.core.errors import InputError
 from groundling.models.hub import fault, local_only
 from groundling.models.sentence import encoder_folder
-from groundling.runs.folder import read_json
+from groundling.runs.folder import read_object
 from groundling.runs.hashing import sha256_of
 
 # Which weights a model has, whatever folder or hub it came from.
@@ -207,8 +207,7 @@ def _check_shards(folder: Path) -> None:
     index = folder / SHARDS
     if not index.is_file() or (folder / "model.safetensors").is_file():
         return
-    content = read_json(index)
-    listed = content.get("weight_map") if isinstance(content, dict) else None
+    listed = read_object(index).get("weight_map")
     if not isinstance(listed, dict) or not listed:
         raise InputError(f"{index}: no `weight_map` of weights to files; take another copy")
     for name in dict.fromkeys(listed.values()):

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 from transformers.utils.hub import cached_file
 
-from groundling.core.errors import InputError, first_line, reading
+from groundling.core.errors import InputError, expecting, reading
 from groundling.models.hub import local_only
 from groundling.runs.folder import json_text
 
@@ -368,10 +368,8 @@ class _Folder:
             raise InputError(
                 f"{self.name(file)}: no such file, although {MODULES} names its folder"
             )
-        try:
+        with expecting(f"{self.name(file)}: not valid JSON"):
             return json.loads(self.files[file])
-        except (ValueError, RecursionError) as error:
-            raise InputError(f"{self.name(file)}: not valid JSON ({first_line(error)})") from None
 
     def modules(self) -> list[dict[str, Any]]:
         """The modules in order: the encoder, pooling, and what follows; raises InputError for any other list."""

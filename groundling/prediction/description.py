@@ -9,10 +9,10 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, expecting
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
-from groundling.runs.folder import read_json, write_json
+from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import hashes_of
 from groundling.settings.inputs import Finding, OwnFile, RegionInput
 from groundling.vision_language.loading import PLAIN
@@ -131,18 +131,14 @@ def described(folder: Path) -> Described:
             f"{folder}: does not say what it answers ({FILE} is missing): not written by `groundling finetune`, or by "
             "an earlier version of it; fine-tune once more"
         )
-    content = read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        found = content.get("format") if isinstance(content, dict) else None
+    content = read_object(path)
+    found = content.get("format")
+    if found != FORMAT:
         raise InputError(
             f"{path}: format {found!r}, this version reads {FORMAT}; fine-tune once more"
         )
-    try:
+    with expecting(f"{path}: damaged, or of another version", advice="; fine-tune once more"):
         return _parsed(content)
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(
-            f"{path}: damaged, or of another version ({type(error).__name__}: {error}); fine-tune once more"
-        ) from None
 
 
 def _parsed(content: Mapping[str, Any]) -> Described:

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
@@ -199,10 +199,8 @@ def _own(
     for line in lines:
         if line.example is None:
             raise InputError(f"{line.where}: {line.fault}")
-        try:
+        with naming(line.where):
             (text,) = texts_in(line.cells, [label])
-        except InputError as error:
-            raise InputError(f"{line.where}: {error}") from None
         answer = _label(model.form, text.strip(), str(line.where))
         examples.append(replace(line.example, label=answer))
     return examples

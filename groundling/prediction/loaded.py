@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -11,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.core.output_types import Form, Pick
 from groundling.core.registry import check_trust, code_behind, is_outside, named, stock
 from groundling.data.image_samples import Pictured
@@ -103,7 +102,7 @@ class Loaded:
             self.student.see(about.reads.images)
             if about.ready:
                 design_of(self.student, about.design).ready(self.student, (), False)
-        with self._description():
+        with naming(self.folder / FILE):
             head = new_head(self.student, self.form, about.head, about.design)
             self.objective = Supervised(
                 self.student.sizes, form=self.form, head=head, loss=about.loss
@@ -140,21 +139,13 @@ class Loaded:
             self._compare_code(about.task)
             task = named("tasks", Task, about.task)
         else:
-            with self._description():
+            with naming(self.folder / FILE):
                 task = stock("tasks", Task, about.task)
         if task.version != about.version:
             self.note(
                 f"{about.task} is of version {task.version} now, the model learned version {about.version}"
             )
         return task if about.form is None else replace(task, form=about.form)
-
-    @contextmanager
-    def _description(self) -> Iterator[None]:
-        """An InputError inside, of what the folder says of itself, gets the file before it that says so."""
-        try:
-            yield
-        except InputError as error:
-            raise InputError(f"{self.folder / FILE}: {error}") from None
 
     def _compare_code(self, *names: str) -> None:
         """Note, before any is imported, which files behind objects of yours are not what they were in training.

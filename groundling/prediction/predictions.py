@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -120,15 +119,6 @@ class Said:
     """(outputs,): what the head said, or the best of them alone where there are many (VQA)."""
     likely: tuple[tuple[int, float], ...] = ()
     """Where there are many: the most likely classes and their probabilities."""
-
-
-@contextmanager
-def told_of(place: str | Path) -> Iterator[None]:
-    """An InputError inside gets the file, or file and example, that it is about before it."""
-    try:
-        yield
-    except InputError as error:
-        raise InputError(f"{place}: {error}") from None
 
 
 def read_predictions(path: Path, form: Form) -> dict[str, Said]:

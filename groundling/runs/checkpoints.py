@@ -9,11 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting
 from groundling.runs.folder import disk_errors, json_text, read_json, readable, synced
 from groundling.runs.hashing import sha256_of
 from groundling.runs.progress import is_first
@@ -125,12 +124,10 @@ class Checkpoints:
     def bring_back(self, module: nn.Module, step: int) -> None:
         """Load the weights that were set aside after `step`, in place; raises InputError if they are not readable."""
         target = self._aside(step)
-        try:
+        with expecting(
+            f"{target}: the best weights cannot be read", advice="; train again in another --out"
+        ):
             stored = load_file(target)
-        except (OSError, SafetensorError) as error:
-            raise InputError(
-                f"{target}: the best weights cannot be read ({first_line(error)}); train again in another --out"
-            ) from None
         with torch.no_grad():
             for name, value in _weights(module).items():
                 value.copy_(stored[name])

@@ -239,14 +239,42 @@ def read_json(path: Path) -> Any:
     """
     with reading(path):
         content = path.read_bytes()
+    return decoded_json(path, utf8(path, content.removeprefix(b"\xef\xbb\xbf")))
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The object that a JSON file holds; raises InputError for anything else."""
+    content = read_json(path)
+    if not isinstance(content, dict):
+        raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
+    return content
+
+
+def decoded_json(
+    where: object, text: str, decode: Callable[[str], Any] = json.loads, line: bool = False
+) -> Any:
+    """What `decode` makes of JSON; raises InputError, which begins with `where`, if it is none.
+
+    `line`: the text is the one line that `where` names.
+    """
     try:
-        return json.loads(content.decode("utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}") from None
+        return decode(text)
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
-        raise InputError(f"{path}, line {error.lineno}: not valid JSON ({error.msg})") from None
+        place = "" if line else f", line {error.lineno}"
+        raise InputError(f"{where}{place}: not valid JSON ({error.msg})") from None
     except (RecursionError, ValueError):
-        raise InputError(f"{path}: nested too deep, or a number of too many digits") from None
+        # Python refuses brackets thousands deep and numbers of thousands of digits.
+        raise InputError(f"{where}: nested too deep, or a number of too many digits") from None
+
+
+def utf8(path: Path, content: bytes, advice: str = "") -> str:
+    """Bytes of a file as text; raises InputError, which ends in `advice`, for others than UTF-8's."""
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: not UTF-8 at byte {error.start}{advice}") from None
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
@@ -256,10 +284,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     """
     with reading(path):
         content = path.read_bytes() if path.exists() else b""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path}: not UTF-8 at byte {error.start}; delete the file") from None
+    text = utf8(path, content, "; delete the file")
     told = text.split("\n")
     lines: list[dict[str, Any]] = []
     for number, one in enumerate(told, 1):
@@ -478,9 +503,7 @@ def finished(out: Path) -> dict[str, Any] | None:
     path = out / RESULT
     if not path.exists():
         return None
-    result = read_json(path)
-    if not isinstance(result, dict):
-        raise InputError(f"{path}: holds a {type(result).__name__}, expected an object")
+    result = read_object(path)
     learned = result.get("trained_on", [])
     if not isinstance(learned, list):
         raise InputError(f"{path}: 'trained_on' is {learned!r}, expected a list of splits")

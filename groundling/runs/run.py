@@ -10,7 +10,7 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.core.errors import InputError, in_one_line
+from groundling.core.errors import InputError, expecting
 from groundling.core.registry import code_behind, is_outside, outside
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
@@ -168,13 +168,11 @@ def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dic
     result = finished(folder)
     if result is None:
         return None
-    try:
+    with expecting(
+        f"{folder / RESULT}: not as its run wrote it",
+        advice="; delete it, and the same command makes it again",
+    ):
         reads(result)
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(
-            f"{folder / RESULT}: not as its run wrote it ({type(error).__name__}: {in_one_line(error)}); "
-            "delete it, and the same command makes it again"
-        ) from None
     if PartialState().is_main_process:
         _clear(folder)
     return result

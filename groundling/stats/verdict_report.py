@@ -15,9 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError
 from groundling.core.metrics import COLLAPSED, NEARLY, Metric
-from groundling.runs.folder import plain, read_json, write_json
+from groundling.runs.folder import plain, read_object, write_json
 from groundling.runs.report import (
     Difference,
     Section,
@@ -392,10 +391,7 @@ def _settings(folder: Path) -> Mapping[str, object]:
     for place in (folder, *list(folder.resolve().parents)[:2]):
         path = place / "config.json"
         if path.is_file():
-            content = read_json(path)
-            if not isinstance(content, dict):
-                raise InputError(f"{path}: holds a {type(content).__name__}, expected an object")
-            return content
+            return read_object(path)
     return {}
 
 

@@ -13,7 +13,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from groundling.core.batch import Example, Gold, RegionRow
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, expecting
 from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
 from groundling.core.output_types import Pick
 from groundling.data.images import leads_out
@@ -200,7 +200,7 @@ def chains(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[in
     """
     content = read_text(path)
     boxes: dict[int, list[list[int]]] = {}
-    try:
+    with expecting(f"{path}: not a whole annotation with size and objects"):
         root = ElementTree.fromstring(content)
         size = (int(root.findtext("size/width", "")), int(root.findtext("size/height", "")))
         for entry in root.iter("object"):
@@ -212,12 +212,6 @@ def chains(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[in
                 box = [side - 1 for side in box]
             for name in names:
                 boxes.setdefault(name, []).append(box)
-    except InputError:
-        raise
-    except (ElementTree.ParseError, ValueError, OverflowError) as error:
-        raise InputError(
-            f"{path}: not a whole annotation with size and objects ({error})"
-        ) from None
     return size, {name: np.array(rows, float) for name, rows in boxes.items()}
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting
 from groundling.core.metrics import (
     ACCURACY,
     ACCURACY_AND_F1,
@@ -121,12 +121,12 @@ def from_hub(task: Task, split: str) -> list[Example]:
             "--data hub needs the datasets library: pip install 'groundling[hub]'"
         ) from None
     name = reader.short.replace("-", "")
-    try:
+    with expecting(
+        f"{task.name}: {split} cannot be read from the hub",
+        advice="; pass --data FOLDER",
+        errors=(OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError),
+    ):
         rows = datasets.load_dataset("nyu-mll/glue", name, split=split.replace("dev", "validation"))
-    except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as error:
-        raise InputError(
-            f"{task.name}: {split} cannot be read from the hub ({first_line(error)}); pass --data FOLDER"
-        ) from None
     # Of the hub's own columns two are not used: MRPC's test labels, and `idx`, which numbers MRPC by another file.
     examples = []
     for position, row in enumerate(rows):

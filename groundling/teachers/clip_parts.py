@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from groundling.core.batch import Aside, Batch, Example, Sample, collate, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.core.rng import generator
 from groundling.data.image_samples import pictures_of
 from groundling.data.images import Picture, digest_of, read_picture
@@ -93,10 +93,8 @@ class Photos:
     def pixels(self, name: str, clips: Sequence[FrozenClip]) -> list[np.ndarray]:
         """An image as each model reads it; raises InputError if its file is no image."""
         path = self.files[name]
-        try:
+        with naming(path):
             image = read_picture(path)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
         sides = [needed(clip.image, "image", "what is asked of this teacher") for clip in clips]
         return [side.pixels(image) for side in sides]
 

@@ -28,10 +28,9 @@ from groundling.data.shards import (
     ShardWriter,
     alone,
     changed,
-    load_json,
     shard_file,
 )
-from groundling.runs.folder import PREPARED, json_text
+from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.progress import Progress
 from groundling.teachers import Teacher, arrays_of, ids_of, inputs_of
 
@@ -190,7 +189,7 @@ class OnDisk:
     def _compare(self, shards: Mapping[int, Index]) -> None:
         """Raises InputError if a file of some shards has another hash than the one that was written."""
         path = self.folder / "manifest.json"
-        manifest = load_json(path) if path.is_file() else {}
+        manifest = read_object(path) if path.is_file() else {}
         for number, index in shards.items():
             files = [shard_file(self.folder, name, number) for name in ("index", *index.columns)]
             stamp = tuple(_stamp(file) for file in files)
@@ -204,7 +203,7 @@ class OnDisk:
     def _closed(self, shards: int) -> bool:
         """Whether the manifest speaks of all shards that are there."""
         manifest = self.folder / "manifest.json"
-        return manifest.is_file() and load_json(manifest).get("shards") == shards
+        return manifest.is_file() and read_object(manifest).get("shards") == shards
 
 
 def _made(ids: Sequence[str], make: Make, progress: Progress) -> Iterator[Record]:

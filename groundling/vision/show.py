@@ -13,7 +13,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from groundling.core.batch import RegionRow
 from groundling.core.documented import documented
-from groundling.core.errors import InputError, as_keywords
+from groundling.core.errors import InputError, as_keywords, naming
 from groundling.data.image_samples import files_below, only
 from groundling.data.images import Names, is_picture, read_picture, stem
 from groundling.data.regions.store import RegionStore
@@ -70,10 +70,8 @@ def shown(
     file = Path(image)
     if not (is_picture(file.name) and file.is_file()):
         file = _photo(regions, found, os.fspath(images))
-    try:
+    with naming(file):
         photo = read_picture(file)
-    except InputError as error:
-        raise InputError(f"{file}: {error}") from None
     row = regions[found]
     told = _told(regions, row)
     return Shown(found, _drawn(photo, row, told), told, _notes(regions, found, file, photo))
@@ -104,10 +102,8 @@ def _photo(store: RegionStore, image: str, folder: str) -> Path:
     fitting: Collection[str] = [image] if image in files else Names(files).find(image)
     if not fitting:
         raise InputError(f"{folder}: no photo of {image!r}; pass --images FOLDER, where it is")
-    try:
+    with naming(folder):
         return only([file for name in fitting for file in files[name]])
-    except InputError as error:
-        raise InputError(f"{folder}: {error}") from None
 
 
 def _made_of(store: Path) -> str:

@@ -18,7 +18,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.core.batch import Batch, Encoded, needed
 from groundling.core.documented import documented
-from groundling.core.errors import InputError, in_one_line, reading
+from groundling.core.errors import InputError, expecting, reading
 from groundling.data.samples import TextInput
 from groundling.models.attention import (
     AttentionMap,
@@ -32,7 +32,7 @@ from groundling.models.attention import (
 from groundling.models.formats import RegionReader
 from groundling.models.multimodal_embeddings import Join, Joined, fresh
 from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.runs.folder import json_text, read_json
+from groundling.runs.folder import json_text, read_object
 
 
 class SingleStream(RegionReader):
@@ -204,15 +204,11 @@ def bert_of(start: object) -> BertModel:
 def described_join(folder: str | Path) -> dict[str, Any]:
     """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
     path = Path(folder) / JOIN
-    described = read_json(path)
-    wanted = {"kind": str, "early": bool, "options": dict}
-    if not isinstance(described, dict):
-        raise InputError(f"{path}: no object")
+    described = read_object(path)
+    wanted = {"kind": str, "early": bool, "options": dict, "regions_from": dict | None}
     for name, expected in wanted.items():
         if not isinstance(described.get(name), expected):
-            raise InputError(f"{path}: {name!r} is missing")
-    if not isinstance(described.get("regions_from") or {}, dict):
-        raise InputError(f"{path}: 'regions_from' is no object")
+            raise InputError(f"{path}: {name!r} is missing, or of another type")
     return described
 
 
@@ -227,7 +223,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
         weights = load_file(folder / "join.safetensors")
     text = load_text_encoder(folder / "bert")
     bert = bert_of(text)
-    try:
+    with expecting(f"{folder}: the join does not fit the BERT beside it"):
         model = SingleStream(
             bert,
             text.tokenizer,
@@ -237,10 +233,6 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
         )
         of_text = {k: v for k, v in model.state_dict().items() if k.startswith("text.")}
         model.load_state_dict(of_text | weights)
-    except (RuntimeError, TypeError, ValueError) as error:  # its options' own are InputErrors
-        raise InputError(
-            f"{folder}: the join does not fit the BERT beside it ({in_one_line(error)})"
-        ) from None
     return model
 
 
@@ -339,16 +331,15 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
     if path.is_dir():
         safe = path / "model.safetensors"
         path = safe if safe.exists() else path / "pytorch_model.bin"
-    try:
+    # Torch's reader of damaged pickles fails in many ways.
+    with expecting(
+        f"{path}: no weights that can be read safely; save its tensors alone", errors=Exception
+    ):
         content: object
         if path.suffix == ".safetensors":
             content = load_file(path)
         else:
             content = torch.load(path, "cpu", weights_only=True)
-    except Exception as error:  # torch's reader of damaged pickles fails in many ways
-        raise InputError(
-            f"{path}: no weights that can be read safely; save its tensors alone ({in_one_line(error)})"
-        ) from None
     for whole in ("state_dict", "model"):  # of a training state
         if isinstance(content, dict) and isinstance(content.get(whole), dict):
             content = content[whole]

@@ -236,7 +236,7 @@ def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
         tmp_path / "p.jsonl",
         f'{{"id": "a", "prediction": {HUGE}, "outputs": [1, 2], "label": 1}}\n',
     )
-    assert f"{path}, line 1: a number too long" in refusal(
+    assert f"{path}, line 1: nested too deep" in refusal(
         read_predictions, path, Classify(("no", "yes"))
     )
     assert f"{path}, line 1: " in refusal(finished_runs.read_predictions, path)

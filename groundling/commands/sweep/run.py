@@ -28,7 +28,7 @@ from groundling.commands.sweep.schema import (
     values_of,
 )
 from groundling.commands.sweep.steps import Step, check_notes, steps_of
-from groundling.core.errors import InputError, nearest
+from groundling.core.errors import InputError, naming, nearest
 from groundling.core.registry import instances
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
@@ -179,22 +179,18 @@ def check_runs(what: Sweep, out: Path) -> None:
                 f"{tuning.name} needs `data`, the folder of its official files, or your own file"
             )
     for step in steps:
-        try:
+        with naming(step.name):
             values = values_of(step.settings, step.out)
             command_of(step.command).check_together(values)
-        except InputError as error:
-            raise InputError(f"{step.name}: {error}") from None
     absent = missing(Plan(what, steps))
     if absent:
         first = absent[0]
         more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
         raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
     for step in steps:
-        try:
+        with naming(step.name):
             values = values_of(step.settings, step.out)
             command_of(step.command).check_there(values, later=lambda word: _is_made(word, out))
-        except InputError as error:
-            raise InputError(f"{step.name}: {error}") from None
 
 
 def _is_made(word: str, out: Path) -> bool:

@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from tokenizers import Tokenizer
 
-from groundling.core.errors import InputError, first_line, reading
+from groundling.core.errors import InputError, expecting, first_line, reading
 from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
 from groundling.data.tables import OWN, not_utf8
 from groundling.data.text.words import Lexicon
@@ -362,7 +362,11 @@ def _texts_of(path: Path) -> Iterator[str]:
     parquet: Any = _optional("pyarrow.parquet", path)
     arrow: Any = _optional("pyarrow", path)
     empty = True
-    try:
+    with expecting(
+        f"{path}: cannot be read",
+        advice="; copy it again",
+        errors=(OSError, UnicodeDecodeError, arrow.ArrowException),
+    ):
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
         column = names[0] if len(names) == 1 else COLUMN
@@ -377,7 +381,5 @@ def _texts_of(path: Path) -> Iterator[str]:
                 empty = empty and not (text and text.strip())
                 if text:
                     yield text
-    except (OSError, UnicodeDecodeError, arrow.ArrowException) as error:
-        raise InputError(f"{path}: cannot be read ({first_line(error)}); copy it again") from None
     if empty:
         raise InputError(f"{path}: the file is empty")

@@ -55,12 +55,11 @@ from groundling.data.shards import (
     ShardStore,
     ShardWriter,
     alone,
-    load_json,
     read_index,
     shard_file,
 )
 from groundling.data.text.words import Lexicon
-from groundling.runs.folder import PREPARED, json_text
+from groundling.runs.folder import PREPARED, json_text, read_object
 from groundling.runs.hashing import CACHE, cache_folder, data_hash, hashes_of, remember
 from groundling.runs.jobs import cores, side_by_side
 from groundling.runs.progress import Progress
@@ -218,7 +217,7 @@ def _mend(folder: Path, key: Facts) -> None:
     manifest: dict[str, Any] = {}
     if _manifest(folder).is_file():
         try:
-            manifest = load_json(_manifest(folder))
+            manifest = read_object(_manifest(folder))
             if not isinstance(manifest.get("sha256"), dict):
                 raise InputError(f"{_manifest(folder)}: not the manifest of a store")
         except InputError as error:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import TWICE, InputError, refuse, twice
+from groundling.core.errors import TWICE, InputError, expecting, refuse, twice
 from groundling.data.regions.store import CELLS, MOST_PIXELS, inside
 from groundling.runs.folder import read_json
 
@@ -82,7 +82,7 @@ def metadata(path: Path) -> Objects:
 
     Raises InputError if a field is missing, mistyped or of another length, or a box is empty or outside the image.
     """
-    try:
+    with expecting(f"{path}: not VCR's boxes with scores, segms, names, width and height"):
         content = read_json(path)
         size = int(content["width"]), int(content["height"])
         if min(size) < 1:
@@ -93,12 +93,6 @@ def metadata(path: Path) -> Objects:
         sides = np.array(size * 2, np.float32)
         boxes = np.array(content["boxes"], np.float32).reshape(-1, 5)
         polygons = tuple(_polygons(segment, size) for segment in content["segms"])
-    except InputError:
-        raise
-    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(
-            f"{path}: not VCR's boxes with scores, segms, names, width and height ({error})"
-        ) from None
     if not len(names) == len(boxes) == len(polygons):
         raise InputError(
             f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments"
@@ -193,7 +187,9 @@ class Instances:
 def read_instances(path: Path, content: Any) -> Instances:
     """The boxes of COCO's instances json, which holds `content`; raises InputError for anything else."""
     read = Instances(path)
-    try:
+    with expecting(
+        f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections"
+    ):
         for category in content["categories"]:
             number = category["id"]
             name = str(category.get("name", number))
@@ -202,18 +198,6 @@ def read_instances(path: Path, content: Any) -> Instances:
         for image in content["images"]:
             _add_image(read, image)
         places = [(_add_note(read, note), note) for note in content["annotations"]]
-    except (
-        KeyError,
-        TypeError,
-        ValueError,
-        AttributeError,
-        OverflowError,
-        RecursionError,
-    ) as error:
-        raise InputError(
-            f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections "
-            f"({error})"
-        ) from None
     read.remark(TWICE, *twice(place for place, _ in places))
     read.remark(OUTSIDE, *_outside(read, places))
     return read

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import MOST_QUOTED, InputError, first_line, reading
+from groundling.core.errors import MOST_QUOTED, InputError, expecting, first_line, reading
 from groundling.data.images import stem
 from groundling.data.regions.store import BACKGROUND, Found, Item, first_fault, inside
 from groundling.data.regions.stores import are_stores, joined
@@ -82,12 +82,8 @@ class ImageNames:
                 self._add(Path(path))
 
     def _try_pattern(self) -> None:
-        try:
+        with expecting(f"--ids-as {self.pattern}: not a pattern", advice=f"; {PATTERN}"):
             tried = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
-        except (KeyError, IndexError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"--ids-as {self.pattern}: not a pattern ({error}); {PATTERN}"
-            ) from None
         if len(tried) < 2:
             raise InputError(
                 f"--ids-as {self.pattern}: all images would be {tried.pop()}; {PATTERN}"
@@ -95,16 +91,12 @@ class ImageNames:
 
     def _add(self, path: Path) -> None:
         content = read_json(path)
-        try:
+        with expecting(f"{path}: not COCO's images with id and file_name", advice=f"; {PATTERN}"):
             for image in content["images"]:
                 # Karpathy's json has other words for the same.
                 number = image["id"] if "id" in image else image["cocoid"]
                 file = image["file_name"] if "file_name" in image else image["filename"]
                 self.files[int(number)] = stem(str(file))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                f"{path}: not COCO's images with id and file_name ({error}); {PATTERN}"
-            ) from None
 
     def _add_stills(self, path: Path) -> None:
         for where, line in read_json_lines(path, ("img_fn",)):
@@ -388,13 +380,10 @@ def _files(path: Path, suffix: str, read: Callable[[str, bytes], Found]) -> Iter
         for file in sorted(path.glob(f"*{suffix}")):
             yield _item(file.stem, file.name, later(file.stem, partial(_file_bytes, file)))
         return
-    try:
-        with zipfile.ZipFile(path) as archive:
-            for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
-                name = Path(member).stem
-                yield _item(name, member, later(name, partial(_member, archive, member)))
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile) as error:
-        raise InputError(f"{path}: not a readable zip file ({first_line(error)})") from None
+    with expecting(f"{path}: not a readable zip file"), zipfile.ZipFile(path) as archive:
+        for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
+            name = Path(member).stem
+            yield _item(name, member, later(name, partial(_member, archive, member)))
 
 
 def _file_bytes(path: Path) -> bytes:
@@ -456,20 +445,18 @@ def _uniter(name: str, entry: Arrays) -> Found:
 def _lmdb(path: Path) -> Iterator[Item]:
     lmdb = _need("lmdb")
     _refuse_damaged(path)
-    try:
-        with (
-            lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
-            base.begin() as view,
-        ):
-            first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
-            if view.get(b"keys") is not None or first[:1] == b"\x80":
-                raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
-            for key in view.cursor().iternext(values=False):
-                if key != b"__keys__":
-                    name = key.decode("utf-8", "replace").removesuffix(".npz")
-                    yield _item(name, "value", partial(_value, name, partial(view.get, key)))
-    except lmdb.Error as error:
-        raise InputError(f"{path}: not a readable LMDB ({error})") from None
+    with (
+        expecting(f"{path}: not a readable LMDB", errors=lmdb.Error),
+        lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
+        base.begin() as view,
+    ):
+        first = next((value for key, value in view.cursor() if key != b"__keys__"), b"")
+        if view.get(b"keys") is not None or first[:1] == b"\x80":
+            raise InputError(f"{path}: holds pickles (as VOLTA, ViLBERT, MMF); {REFUSED}")
+        for key in view.cursor().iternext(values=False):
+            if key != b"__keys__":
+                name = key.decode("utf-8", "replace").removesuffix(".npz")
+                yield _item(name, "value", partial(_value, name, partial(view.get, key)))
 
 
 _WALK = """
@@ -525,17 +512,12 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
 
 def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
     h5py = _need("h5py")
-    try:
-        with h5py.File(path, "r") as content:
-            if "image_features" in content:
-                yield from _ban(path, content, ids)
-            else:
-                for name in content:
-                    yield _item(name, "group", partial(_volta, name, content))
-    except InputError:
-        raise
-    except (OSError, RuntimeError, KeyError, TypeError, ValueError, AttributeError) as error:
-        raise InputError(f"{path}: not a readable HDF5 file ({first_line(error)})") from None
+    with expecting(f"{path}: not a readable HDF5 file"), h5py.File(path, "r") as content:
+        if "image_features" in content:
+            yield from _ban(path, content, ids)
+        else:
+            for name in content:
+                yield _item(name, "group", partial(_volta, name, content))
 
 
 def _ban(path: Path, content: Any, ids: str | None) -> Iterator[Item]:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, expecting, naming
 from groundling.runs.folder import disk_errors, read_json, write_whole
 from groundling.runs.progress import Work
 from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure
@@ -42,10 +42,8 @@ def figures(config: FiguresConfig, work: Work) -> dict[str, Any]:
         if not result.is_file():
             raise InputError(f"{result}: no such file; expected the folder of a finished run")
         content = read_json(result)
-        try:
+        with naming(result):
             found = figures_of(content)
-        except InputError as error:
-            raise InputError(f"{result}: {error}") from None
         made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}
     paths = write_figures(made, work.out, config.formats)
     return {"figures": [str(path) for path in paths]}
@@ -81,7 +79,7 @@ def figures_of(result: Told) -> dict[str, Figure]:
 
     Raises InputError if it is none of `groundling heads`, `syntax` or `modality`.
     """
-    try:
+    with expecting("no result of `groundling heads`, `syntax` or `modality`"):
         if not all(result.get(name, True) for name in ("relations", "models")):
             raise ValueError("it is empty")
         if "relations" in result:
@@ -89,10 +87,6 @@ def figures_of(result: Told) -> dict[str, Figure]:
         if "models" in result:
             return _of_modality(result)
         return {"heads": accuracies({"": result})}
-    except (KeyError, TypeError, IndexError, ValueError, AttributeError, OverflowError) as error:
-        raise InputError(
-            f"no result of `groundling heads`, `syntax` or `modality` ({type(error).__name__}: {error})"
-        ) from None
 
 
 def write_figures(

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import entr
 
 from groundling.core.batch import Example, RegionRow, Row, Sample, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.core.rng import generator
 from groundling.data.regions.samples import Mark
 from groundling.data.text.words import spans
@@ -300,10 +300,8 @@ class Grounding:
 
     def _pieces(self, phrase: Phrase, sample: Sample) -> tuple[np.ndarray, State]:
         """The pieces at which heads are asked; the text's first one where they cannot be."""
-        try:
+        with naming(phrase.example.id):
             words, whole = words_of(phrase.example.text, phrase.start, phrase.stop)
-        except InputError as error:
-            raise InputError(f"{phrase.example.id}: {error}") from None
         if not whole:
             return FIRST, State.SPLITS_WORD
         text = needed(sample.text, "text", "heads")

@@ -11,18 +11,11 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, naming, refuse
 from groundling.core.output_types import Answer, Choose, Classify, Form, Regress
 from groundling.core.registry import named
 from groundling.data.tables import read_json_lines
-from groundling.prediction.predictions import (
-    FILE,
-    Agreement,
-    Said,
-    probabilities,
-    read_predictions,
-    told_of,
-)
+from groundling.prediction.predictions import FILE, Agreement, Said, probabilities, read_predictions
 from groundling.runs.folder import RESULT, disk_errors, finished, write_json, write_whole
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
@@ -164,7 +157,7 @@ def _mean_of(members: Mapping[Path, Mapping[str, Said]], name: str, form: Form) 
     """What the members say of one example together."""
     of_members = []
     for path, said in members.items():
-        with told_of(f"{path}, {name}"):
+        with naming(f"{path}, {name}"):
             of_members.append(probabilities(said[name], form))
     mean = np.mean(of_members, axis=0)
     if isinstance(form, Regress):

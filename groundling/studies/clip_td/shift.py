@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from groundling.core.errors import InputError, refuse
-from groundling.prediction.predictions import read_predictions, scores_of_choices, told_of
+from groundling.core.errors import InputError, naming, refuse
+from groundling.prediction.predictions import read_predictions, scores_of_choices
 from groundling.runs.folder import finished, read_json
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
@@ -99,7 +99,7 @@ def read_scores(path: Path) -> dict[str, np.ndarray]:
     """
     scores = {}
     for name, said in read_predictions(path, ANSWER.form).items():
-        with told_of(f"{path}, {name}"):
+        with naming(f"{path}, {name}"):
             scores[name] = scores_of_choices(said, CHOICES)
     return scores
 
@@ -188,7 +188,7 @@ def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet |
             }
             losses = _attacked(models, config.max_length, lines, run)
         keep = config.keep if config.kind == "keeptop" else 0
-        with told_of(config.losses or run.folder / LOSSES):
+        with naming(config.losses or run.folder / LOSSES):
             return hidden(lines, losses, keep)
     plurals: Rule = partial(plural, legacy=config.legacy)
     rules: dict[str, list[Rule]] = {
@@ -225,7 +225,7 @@ def _implicit(
     path = Path(config.predictions)
     told = text_only_run(path)
     scores = read_scores(path)
-    with told_of(path):
+    with naming(path):
         by_group = groups(lines, scores, config.confident)
     told["groups"] = by_group.sizes()
     biased = {

@@ -15,14 +15,13 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.core.metrics import collapsed
 from groundling.core.output_types import Answer, Choose, Classify
 from groundling.core.registry import named
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.samples import rows_of, thinned
-from groundling.prediction.predictions import told_of
 from groundling.prediction.similarity import (
     BATCH,
     ByCosine,
@@ -185,7 +184,7 @@ class _Answering:
         examples = thinned(every, self.config.most_questions)
         if len(examples) < len(every):
             self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
-        with told_of(f"zero-shot, {split}"):
+        with naming(f"zero-shot, {split}"):
             form = self.task.form
             if isinstance(form, Choose):
                 return self._chosen(split, examples)

@@ -10,7 +10,7 @@ from PIL import Image
 from torch import nn
 
 from groundling.core.batch import RegionRow
-from groundling.core.errors import InputError, first_line
+from groundling.core.errors import InputError, expecting, naming
 from groundling.data.images import Picture, read_picture
 from groundling.models.formats import RegionReader
 
@@ -55,10 +55,8 @@ class PatchStore:
 
     def __getitem__(self, image: str) -> RegionRow:
         """Raises InputError, naming the photo, if it does not decode or cannot be cut."""
-        try:
+        with naming(self.photos[image]):
             row = self.model.patches(read_picture(self.photos[image]))
-        except InputError as error:
-            raise InputError(f"{self.photos[image]}: {error}") from None
         self.counts[image] = len(row)
         return row
 
@@ -87,13 +85,10 @@ def processed(processor: Any, photo: Image.Image) -> np.ndarray:
 
     Raises InputError if it cannot, as of a photo that is far too narrow.
     """
-    try:
+    with expecting(
+        f"the model's image processor cannot read a photo of {photo.width} x {photo.height} pixels"
+    ):
         pixels = processor(images=photo, return_tensors="np")["pixel_values"][0]
-    except (ValueError, ZeroDivisionError) as error:
-        raise InputError(
-            f"the model's image processor cannot read a photo of {photo.width} x {photo.height} pixels "
-            f"({first_line(error)})"
-        ) from None
     return np.asarray(pixels, np.float32)
 
 

@@ -16,7 +16,7 @@ from PIL import Image
 
 from groundling.core.batch import needed
 from groundling.core.documented import documented
-from groundling.core.errors import InputError, as_keywords, reading
+from groundling.core.errors import InputError, as_keywords, naming, reading
 from groundling.data.images import read_picture
 from groundling.runs.folder import disk_errors, write_whole
 from groundling.runs.progress import Work
@@ -174,10 +174,8 @@ def check_place(path: Path) -> None:
 
 def _embedded(photo: Path) -> dict[str, Any]:
     """A photo as a small JPEG inside the page, turned as its EXIF says, as models see it."""
-    try:
+    with naming(photo):
         image = read_picture(photo)
-    except InputError as error:
-        raise InputError(f"{photo}: {error}") from None
     if max(image.size) > SIDE:
         image.thumbnail((SIDE, SIDE), Image.Resampling.LANCZOS)
     out = io.BytesIO()

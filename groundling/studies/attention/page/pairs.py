@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from groundling.core.batch import Example, Gold
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, naming
 from groundling.core.registry import named
 from groundling.data.image_samples import files_below, only
 from groundling.data.images import stem
@@ -131,10 +131,8 @@ def _photos(images: str) -> Callable[[str, str], Path]:
         exact = [path for path in there if path.name == Path(name).name]
         if not there:
             raise InputError(f"{where}: no photo {name!r} in {images}")
-        try:
+        with naming(f"{where}: {images}"):
             return only(exact or there)
-        except InputError as error:
-            raise InputError(f"{where}: {images}: {error}") from None
 
     return find
 
@@ -236,11 +234,9 @@ def _of_file(
     _, rows = whole_rows(path, (*columns.texts, columns.image))
     find = _photos(images)
     for number, (where, cells) in enumerate(rows):
-        try:
+        with naming(where):
             text, *second = texts_in(cells, columns.texts)
             (file,) = texts_in(cells, [columns.image])
-        except InputError as error:
-            raise InputError(f"{where}: {error}") from None
         if not text.strip():
             raise InputError(f"{where}: the text is empty")
         file = file.strip().removeprefix("./")

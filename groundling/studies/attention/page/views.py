@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from groundling.core.batch import Batch, Sample, collate, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, expecting
 from groundling.data.text.words import spans
 from groundling.models.attention import AttentionMap, Place, Places
 from groundling.models.formats import Student
@@ -473,7 +473,7 @@ class Ranked:
         path = Path(folder)
         path = path if path.is_file() else path / "result.json"
         content = read_json(path)
-        try:
+        with expecting(f"{path}: no result of `groundling heads`"):
             measure = content.get("measure", "accuracy")
             rows = [
                 (
@@ -488,10 +488,6 @@ class Ranked:
             best_first = sorted(rows, key=lambda row: (not row[0], -row[4]))
             heads = [(row[1], int(row[2]), int(row[3]), row[4] / 100) for row in best_first]
             as_told = {row[1:4] for row in rows}
-        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
-            raise InputError(
-                f"{path}: no result of `groundling heads` ({type(error).__name__}: {error})"
-            ) from None
         if not heads or not all(0 <= share <= 1 for *_, share in heads):
             raise InputError(
                 f"{path}: no result of `groundling heads` (expected heads, each with an accuracy of 0 to 100)"
