@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import groundling
-from groundling.core.errors import InputError, nearest
+from groundling.core.errors import InputError, check_known, nearest
 from groundling.core.registry import instances, is_outside, noun
 from groundling.settings.objectives import Adversarial
 
@@ -69,11 +69,7 @@ def check_name(folder: str, kind: str, name: str) -> None:
 
 def _check_offered(folder: str, kind: str, name: str) -> None:
     there = sorted(TASKS) if folder == "tasks" else sorted(offered(folder, kind))
-    if name not in there:
-        what = noun(folder)
-        raise InputError(
-            f"no {what} is called {name!r}; there are: {', '.join(there)}{nearest(name, there)}"
-        )
+    check_known(name, there, f"no {noun(folder)} is called {name!r}")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from groundling.command_line import Command
 from groundling.command_line.names import published
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known
 from groundling.runs.outputs import Written
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, may_repeat
@@ -35,8 +35,7 @@ def check(config: VerdictConfig, out: str | Path) -> None:
         )
     for text in config.published:
         name, _, system = text.partition("=")
-        if system not in published():
-            raise InputError(f"--published {name}={system}: there are {', '.join(published())}")
+        check_known(system, published(), f"--published {name}={system}: no such system")
 
 
 def groups_of(config: VerdictConfig) -> dict[str, str]:

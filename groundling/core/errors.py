@@ -212,3 +212,11 @@ def nearest(name: str, offered: Iterable[str]) -> str:
     alike += [parts[one] for one in get_close_matches(wanted, parts, 1)]
     found = [*sorted(ends), *alike]
     return f"; did you mean {found[0]}?" if found else ""
+
+
+def check_known(name: str, offered: Iterable[str], told: str, advice: str = "") -> None:
+    """Raises InputError for a name that is not offered: what is `told` of it, then all that are, and the likeliest."""
+    every = list(offered)
+    if name not in every:
+        there = ", ".join(every) or "none"
+        raise InputError(f"{told}; there are: {there}{nearest(name, every)}{advice}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.core.errors import InputError, expecting, first_line, nearest
+from groundling.core.errors import InputError, check_known, expecting, first_line, nearest
 
 # Modules of the user's own: where they lie and what they import, told by reading them; nothing is run for it.
 
@@ -242,12 +242,7 @@ def noun(folder: str) -> str:
 def stock(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, and in no other module; raises InputError that lists what exists."""
     offered = instances(folder, kind)
-    if name not in offered:
-        what = noun(folder)
-        there = ", ".join(sorted(offered))
-        raise InputError(
-            f"no {what} is called {name!r}; there are: {there}{nearest(name, offered)}"
-        )
+    check_known(name, sorted(offered), f"no {noun(folder)} is called {name!r}")
     return offered[name]
 
 

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundling.core.errors import InputError, naming, reading
+from groundling.core.errors import InputError, check_known, naming, reading
 from groundling.runs.folder import decoded_json, parsed_json
 from groundling.settings.inputs import OwnFile
 
@@ -461,11 +461,8 @@ def check_asked(path: Path, header: Sequence[str], columns: Mapping[str, str], m
     """
     for setting, listed in columns.items():
         for name in filter(None, map(str.strip, listed.split(","))):
-            if name not in header:
-                raise InputError(
-                    f"{path}: no column {name!r}; there are: {', '.join(header)}; "
-                    f"{mark}{setting} says which column it is"
-                )
+            advice = f"; {mark}{setting} says which column it is"
+            check_known(name, header, f"{path}: no column {name!r}", advice)
 
 
 def whole_rows(
@@ -501,8 +498,7 @@ def whole_rows(
 
 def _require_columns(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
     for name in columns:
-        if name not in header:
-            raise InputError(f"{path}: no column {name!r}; there are: {', '.join(header)}")
+        check_known(name, header, f"{path}: no column {name!r}")
 
 
 def _objects(path: Path) -> Iterator[tuple[int, object]]:

@@ -13,7 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
-from groundling.core.errors import InputError, naming
+from groundling.core.errors import InputError, check_known, naming
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
@@ -193,8 +193,7 @@ def _own(
     if split:
         return _side(model, replace(own, label=label), data, split)
     header, lines = own_lines(model, data, columns, sight)
-    if label not in header:
-        raise InputError(f"{data}: no column {label!r}; there are: {', '.join(header)}")
+    check_known(label, header, f"{data}: no column {label!r}")
     examples = []
     for line in lines:
         if line.example is None:

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, check_known, refuse
 from groundling.core.metrics import METRICS
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.tables import read_json_lines
@@ -393,8 +393,8 @@ def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chos
         return Chosen(_only_model(source))
     numbers = sorted(saved)
     every = ", ".join(map(str, numbers))
-    if seed is not None and seed not in saved:
-        raise InputError(f"{source}: no saved model of seed {seed}; there are: {every}")
+    if seed is not None:
+        check_known(str(seed), map(str, numbers), f"{source}: no saved model of seed {seed}")
     if len(saved) == 1:
         return Chosen(saved[numbers[0]])
     if seed is not None:

@@ -19,7 +19,7 @@ from functools import cache
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.core.documented import documented
-from groundling.core.errors import InputError, nearest
+from groundling.core.errors import InputError, check_known, naming
 
 
 @dataclass(frozen=True)
@@ -340,10 +340,7 @@ def changed(config: Some, /, **values: object) -> Some:
     kind: Any = type(config)
     names = names_of(kind)
     for name in values:
-        if name not in names:
-            raise InputError(
-                f"no setting is called {name!r}; there are: {', '.join(sorted(names))}{nearest(name, names)}"
-            )
+        check_known(name, sorted(names), f"no setting is called {name!r}")
     return _changed(config, values)
 
 
@@ -377,18 +374,14 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
     holders = {one.name: place for place, config in enumerate(defaults) for _, one in flat(config)}
     new: list[dict[str, object]] = [{} for _ in defaults]
     for name, value in values.items():
-        if name not in holders:
-            raise InputError(
-                f"{where}: unknown key {name!r}; expected one of {', '.join(sorted(holders))}{nearest(name, holders)}"
-            )
+        check_known(name, sorted(holders), f"{where}: unknown key {name!r}")
         new[holders[name]][name] = value
     pairs = zip(defaults, new, strict=True)
-    try:
-        return [_changed(config, some) if some else config for config, some in pairs]
-    except WrongSetting as error:
-        raise InputError(f"{where}: {error.name}{error.fault}") from None
-    except InputError as error:
-        raise InputError(f"{where}: {error}") from None
+    with naming(where):
+        try:
+            return [_changed(config, some) if some else config for config, some in pairs]
+        except WrongSetting as error:
+            raise InputError(f"{error.name}{error.fault}") from None
 
 
 def need(config: object, command: str, *names: str) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from groundling.core.batch import Example, RegionRow
 from groundling.core.documented import documented
-from groundling.core.errors import EMPTY, TWICE, InputError, at_places, twice
+from groundling.core.errors import EMPTY, TWICE, InputError, at_places, check_known, twice
 from groundling.core.metrics import Metric
 from groundling.core.output_types import Form
 from groundling.runs.hashing import data_hash
@@ -99,15 +99,16 @@ class Task:
 
         Raises InputError for a split that is not labelled, or is there twice.
         """
-        offered = (self.train, *self.dev)
         for split in wanted:
-            if split not in offered:
-                raise InputError(
-                    f"--train-splits: {self.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
-                )
+            self.check_labelled(split, "--train-splits")
         if len(set(wanted)) < len(wanted):
             raise InputError(f"--train-splits {' '.join(wanted)}: a split is there twice")
         return tuple(wanted) or (self.train,)
+
+    def check_labelled(self, split: str, flag: str) -> None:
+        """Raises InputError, which begins with `flag`, for a split that is not labelled."""
+        told = f"{flag}: {self.name} has no labelled split {split!r}"
+        check_known(split, (self.train, *self.dev), told)
 
     def same_files(self, folder: Path) -> list[str]:
         """A line for each dev split whose file holds the very bytes of the training split's; none is usual.
@@ -138,12 +139,8 @@ class Task:
         Raises:
             InputError: The split has no server file, or an example has no official id.
         """
-        if not self.test.get(split):
-            offered = [name for name, file in self.test.items() if file]
-            raise InputError(
-                f"{self.name}: {split!r} has no server file; "
-                f"unlabelled are: {', '.join(offered) or 'none'}"
-            )
+        offered = [name for name, file in self.test.items() if file]
+        check_known(split, offered, f"{self.name}: {split!r} has no server file")
         answers = self._answers(officials, predictions)
         for number, official in enumerate(officials):
             if not official:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known
 from groundling.core.output_types import Form
 from groundling.core.registry import described, instances, is_outside, named, outside, stock
 from groundling.data.regions.stores import SeveralStores
@@ -68,11 +68,9 @@ def _join_of(source: str | Path, design: str) -> type[Join]:
         if named_by_user.name == kind:
             return named_by_user.join
     offered = instances("vision_language", Design)
-    if kind not in offered:
-        raise InputError(
-            f"{Path(source) / JOIN}: unknown kind {kind!r}; there are: {', '.join(sorted(offered))}; "
-            "of a design of your own, pass --join MODULE:NAME, too"
-        )
+    told = f"{Path(source) / JOIN}: unknown kind {kind!r}"
+    advice = "; of a design of your own, pass --join MODULE:NAME, too"
+    check_known(kind, sorted(offered), told, advice)
     return offered[kind].join
 
 

@@ -127,7 +127,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     [
         (
             ('arm = "mlm"', "arms = 3"),
-            r'\[variants\."control"\]: unknown key \'arms\'; expected one of acc',
+            r'\[variants\."control"\]: unknown key \'arms\'; there are: acc',
         ),
         (("batch = 8", 'batch = "8"'), r"\[adapt\]: batch = '8', expected a whole number"),
         (("steps = 2", "steps = true"), r"\[adapt\]: steps = True, expected a whole number"),
@@ -135,12 +135,12 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
             ('text = ["text.txt"]', "text = 3"),
             "text = 3, expected a list",
         ),
-        (("seeds = 2", "seed = 2"), "unknown key 'seed'; expected adapt"),
+        (("seeds = 2", "seed = 2"), "unknown key 'seed'; there are: adapt"),
         (
             ("max_train = 12", "arm = 3"),
-            r'\[variants\."tower"\]\.tune: unknown key \'arm\'; expected one of acc',
+            r'\[variants\."tower"\]\.tune: unknown key \'arm\'; there are: acc',
         ),
-        (("tune = { max_train = 12, batch = 4 }", "tune = 3"), r"tune = 3, expected a table"),
+        (("tune = { max_train = 12, batch = 4 }", "tune = 3"), r"tune: 3, expected a table"),
         (("seeds = 2", "seeds ="), r"not valid TOML .*line 2"),
         (('[tasks."glue/rte"]', "[task]"), "unknown key 'task'"),
         (('data = "glue"', ""), r"glue/rte needs `data`"),
@@ -167,7 +167,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (
             ('published = "BERT-b"', 'published = "BERT"'),
-            r'\[variants\."control"\]: published = \'BERT\', expected one of CLIP-T, BERT-b',
+            r'\[variants\."control"\]: published = \'BERT\'; there are: CLIP-T, BERT-b',
         ),
         (
             ("[tune]", "[tune]\nobjectives = [1]"),
@@ -497,5 +497,7 @@ def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
 def test_e14_a_sweep_with_a_number_of_thousands_of_digits(tmp_path: Path) -> None:
     for damage in ("9" * 5000, "[" * 10**4):
         path = put(tmp_path / "s.toml", f"seeds = {damage}\n")
-        with pytest.raises(InputError, match=r"s.toml: a number of too many digits, or nested"):
+        with pytest.raises(
+            InputError, match=r"s.toml: not valid TOML, nested too deep, or a number"
+        ):
             read_sweep(path)

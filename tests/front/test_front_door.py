@@ -160,7 +160,7 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"studnt": "s"}, r"unknown key 'studnt'; expected one of .*; did you mean student\?"),
+        ({"studnt": "s"}, r"unknown key 'studnt'; there are: .*; did you mean student\?"),
         ({"lr": "1e-4"}, "lr = '1e-4', expected a number"),
         ({"steps": 1.5}, r"steps = 1\.5, expected a whole number"),
         ({"steps": True}, "steps = True, expected a whole number"),

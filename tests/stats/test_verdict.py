@@ -504,7 +504,7 @@ def test_empty_folders_and_names_given_twice(
         (["--runs", str(folder), str(tmp_path / "empty")], "holds no finished fine-tuning run"),
         (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file"),
         (["--runs", str(folder), f"a={folder}"], "two groups are called 'a'"),
-        (["--runs", str(folder), f"b={folder}", "--published", "b=GPT"], "there are CLIP-T"),
+        (["--runs", str(folder), f"b={folder}", "--published", "b=GPT"], "there are: CLIP-T"),
     ):
         assert main(["verdict", *arguments, "--out", str(tmp_path / "v")]) == 2
         error = capsys.readouterr().err

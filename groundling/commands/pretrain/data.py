@@ -339,12 +339,8 @@ def held_data(
 
 
 def _check_held_splits(task: Task, learned: Sequence[str], held: Sequence[str]) -> None:
-    offered = (task.train, *task.dev)
     for split in held:
-        if split not in offered:
-            raise InputError(
-                f"--eval-splits: {task.name} has no labelled split {split!r}; there are: {', '.join(offered)}"
-            )
+        task.check_labelled(split, "--eval-splits")
         if split in task.learned(learned):
             raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
 

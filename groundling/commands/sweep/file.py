@@ -28,8 +28,9 @@ from groundling.commands.sweep.schema import (
     filled,
     makers,
     read_notes,
+    table_of,
 )
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known, expecting
 from groundling.data.tables import read_text
 
 TABLES = {
@@ -91,9 +92,7 @@ class _File:
 
     def _layer(self, table: object, name: str) -> _Layer:
         where = self.where(name)
-        if not isinstance(table, dict):
-            raise InputError(f"{where}: {table!r}, expected a table")
-        rest = dict(table)
+        rest = table_of(table, where)
         notes = read_notes(rest.pop("paper", {}), where)
         if notes and "paper" not in self.content:
             raise InputError(f"{self.path}: notes of a paper, but no [paper] table with its title")
@@ -107,9 +106,7 @@ class _File:
         if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
             raise InputError(f"{own.where}: with = {wanted!r}, expected a list of [with.NAME]")
         for one in wanted:
-            if one not in self.shared:
-                offered = ", ".join(self.shared) or "none"
-                raise InputError(f"{own.where}: with: no [with.{one}] table; there are: {offered}")
+            check_known(one, self.shared, f"{own.where}: with: no [with.{one}] table")
         self.used.update(wanted)
         return [*(self.shared[one] for one in wanted), replace(own, values=values)]
 
@@ -171,9 +168,7 @@ class _File:
 
     def _source(self, name: str, table: object, known: Mapping[str, type]) -> Source:
         where = self.where(f"[{name.replace(':', '.')}]")
-        if not isinstance(table, dict):
-            raise InputError(f"{where}: {table!r}, expected a table")
-        rest = dict(table)
+        rest = table_of(table, where)
         made_by = makers() if name.startswith("data:") else ()
         command = next((one for one in made_by if one in rest), "")
         settings: Filled = (None, None)
@@ -199,9 +194,7 @@ class _File:
         texts = {key: rest.pop(key, "") for key in ("model", "published")}
         _check_keys(texts, dict.fromkeys(texts, str), where)
         model, published = texts["model"], texts["published"]
-        tune = rest.pop("tune", {})
-        if not isinstance(tune, dict):
-            raise InputError(f"{where}: tune = {tune!r}, expected a table")
+        tune = table_of(rest.pop("tune", {}), f"{where}.tune")
         if "with" in tune:
             raise InputError(f"{where}.tune: `with` belongs beside `tune`, not inside")
         layers = self.layers({"with": rest.pop("with", []), **tune}, f'[variants."{name}"].tune')
@@ -214,10 +207,8 @@ class _File:
             _check_no_seeds(layer)
             merged |= layer.values
             tune_notes |= layer.notes
-        if published and published not in reported():
-            raise InputError(
-                f"{where}: published = {published!r}, expected one of {', '.join(reported())}"
-            )
+        if published:
+            check_known(published, reported(), f"{where}: published = {published!r}")
         scores = _scores(rest.pop("scores", {}), where)
         config, training = filled(adapting, rest, where)
         notes = {**adapt_notes, **own.notes}
@@ -239,8 +230,7 @@ class _File:
 
     def _table(self, name: str, table: object) -> PaperTable:
         where = self.where(f'[tables."{name}"]')
-        if not isinstance(table, dict):
-            raise InputError(f"{where}: {table!r}, expected a table")
+        table = table_of(table, where)
         _check_keys(table, {"rows": list, "columns": list}, where)
         for key in ("rows", "columns"):
             texts = table.get(key)
@@ -288,17 +278,9 @@ def _content(path: str | Path) -> dict[str, Any]:
     for number, line in enumerate(text.split("\n"), 1):
         if MANY_PARTS.search(line):
             raise InputError(f"{path}, line {number}: a key of more than {MOST_PARTS} parts")
-    try:
+    with expecting(f"{path}: not valid TOML, nested too deep, or a number of too many digits"):
         content = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{path}: not valid TOML ({error})") from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: a number of too many digits, or nested too deep") from None
-    for key, value in content.items():
-        if key not in TABLES:
-            raise InputError(f"{path}: unknown key {key!r}; expected {', '.join(sorted(TABLES))}")
-        if type(value) is not TABLES[key]:
-            raise InputError(f"{path}: {key} = {value!r}, expected {KINDS[TABLES[key]]}")
+    _check_keys(content, dict(sorted(TABLES.items())), str(path))
     for key in ("tasks", "variants"):
         tables = content.get(key)
         if not tables or not all(isinstance(table, dict) for table in tables.values()):
@@ -314,9 +296,7 @@ def _check_keys(
 ) -> None:
     """Raises InputError for a key that a table does not have, or a value of another type."""
     for key, value in table.items():
-        if key not in known:
-            expected = ", ".join([*known, *also])
-            raise InputError(f"{where}: unknown key {key!r}; expected {expected}")
+        check_known(key, [*known, *also], f"{where}: unknown key {key!r}")
         if type(value) is not known[key]:
             raise InputError(f"{where}: {key} = {value!r}, expected {KINDS[known[key]]}")
 

@@ -28,7 +28,7 @@ from groundling.commands.sweep.schema import (
     values_of,
 )
 from groundling.commands.sweep.steps import Step, check_notes, steps_of
-from groundling.core.errors import InputError, naming, nearest
+from groundling.core.errors import InputError, check_known, naming
 from groundling.core.registry import instances
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
@@ -125,11 +125,9 @@ def _narrowed(what: Sweep, config: SweepConfig) -> Sweep:
     """
     if config.table:
         offered = [table.name for table in what.tables]
-        if config.table not in offered:
-            raise InputError(
-                f"--table {config.table}: {config.file} has no such table; "
-                f"there are: {', '.join(offered) or 'none'}"
-            )
+        check_known(
+            config.table, offered, f"--table {config.table}: {config.file} has no such table"
+        )
         tables = tuple(table for table in what.tables if table.name == config.table)
         what = replace(what, tables=tables)
     if config.rows:
@@ -143,10 +141,7 @@ def _narrowed(what: Sweep, config: SweepConfig) -> Sweep:
 def _rows_of(what: Sweep, config: SweepConfig) -> tuple[PaperTable, ...]:
     offered = list(dict.fromkeys(row for table in what.judged() for row in table.rows))
     for row in config.rows:
-        if row not in offered:
-            raise InputError(
-                f"--rows {row}: no such variant; there are: {', '.join(offered)}{nearest(row, offered)}"
-            )
+        check_known(row, offered, f"--rows {row}: no such variant")
     kept = []
     for table in what.judged():
         rows = tuple(row for row in table.rows if row in config.rows)

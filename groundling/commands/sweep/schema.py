@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from groundling.command_line import COMMANDS, Command
-from groundling.command_line.names import TASKS
+from groundling.command_line.names import check_name
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.errors import InputError, nearest
-from groundling.core.registry import is_outside
+from groundling.core.errors import InputError, check_known, naming
 from groundling.settings.fields import changed, flat
 from groundling.settings.fields import filled as fill
 from groundling.settings.training import TrainConfig
@@ -58,11 +57,17 @@ def values_of(settings: Filled, out: Path) -> list[Any]:
     return [*(group for group in settings if group is not None), out]
 
 
+def table_of(value: object, where: str) -> dict[str, Any]:
+    """A copy of what must be a table; raises InputError, which begins with `where`, for anything else."""
+    if not isinstance(value, dict):
+        raise InputError(f"{where}: {value!r}, expected a table")
+    return dict(value)
+
+
 def filled(defaults: Filled, values: object, where: str) -> Filled:
     """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
-    if not isinstance(values, Mapping):
-        raise InputError(f"{where}: {values!r}, expected a table")
-    own, *training = fill([group for group in defaults if group is not None], values, where)
+    groups = [group for group in defaults if group is not None]
+    own, *training = fill(groups, table_of(values, where), where)
     return own, training[0] if training else None
 
 
@@ -92,10 +97,8 @@ class Note:
 
 def read_notes(table: object, where: str) -> dict[str, Note]:
     """The notes of a `paper` table by setting; raises InputError naming the one that is malformed."""
-    if not isinstance(table, dict):
-        raise InputError(f"{where}: paper = {table!r}, expected a table")
     notes = {}
-    for key, value in table.items():
+    for key, value in table_of(table, f"{where}.paper").items():
         texts = isinstance(value, list) and all(isinstance(one, str) and one for one in value)
         if not texts or len(value) not in (2, 3):
             raise InputError(f"{where}.paper: {key} = {value!r}, expected {EXPECTED}")
@@ -373,11 +376,8 @@ def check_fits(what: Sweep, path: str | Path) -> None:
     tasks = [tuning.name for tuning in what.tunings]
     for variant in what.variants:
         for column in variant.scores:
-            if re.sub(r" \(\w+\)$", "", column) not in tasks:
-                raise InputError(
-                    f'{path}, [variants."{variant.name}"]: scores: no task is called {column!r}; '
-                    f"there are: {', '.join(tasks)}, each also as `NAME (SPLIT)`"
-                )
+            told = f'{path}, [variants."{variant.name}"]: scores: no task is called {column!r}'
+            check_known(re.sub(r" \(\w+\)$", "", column), tasks, told, ", or `NAME (SPLIT)`")
     _check_chains(what, path)
 
 
@@ -399,11 +399,8 @@ def _check_tasks(what: Sweep, path: str | Path) -> None:
     holders |= {f"[{_table(one.name)}]": one.settings[0] for one in what.sources.values()}
     for where, config in holders.items():
         name = vars(config).get("task", "") if config is not None else ""
-        if name and not is_outside(name) and name not in TASKS:
-            offered = ", ".join(sorted(TASKS))
-            raise InputError(
-                f"{path}, {where}: no task is called {name!r}; there are: {offered}{nearest(name, TASKS)}"
-            )
+        with naming(f"{path}, {where}"):
+            check_name("tasks", "Task", name)
 
 
 def _table(reference: str) -> str:
@@ -429,11 +426,9 @@ def _check_table(what: Sweep, table: PaperTable, path: str | Path) -> None:
         ("columns", "tasks", table.columns, tasks),
     ):
         for name in names:
-            if name not in offered:
-                raise InputError(
-                    f'{path}, [tables."{table.name}"]: {key}: no [{kind}."{name}"]; '
-                    f"there are: {', '.join(offered)}"
-                )
+            check_known(
+                name, offered, f'{path}, [tables."{table.name}"]: {key}: no [{kind}."{name}"]'
+            )
 
 
 def _check_chains(what: Sweep, path: str | Path) -> None:
@@ -445,9 +440,7 @@ def _check_chains(what: Sweep, path: str | Path) -> None:
         seen: list[str] = []
         while start.startswith(PRETRAIN_OF):
             name = start.removeprefix(PRETRAIN_OF)
-            if name not in before:
-                offered = ", ".join(before) or "none"
-                raise InputError(f'{path}, {where}: no [pretrain."{name}"]; there are: {offered}')
+            check_known(name, before, f'{path}, {where}: no [pretrain."{name}"]')
             if name in seen:
                 circle = " of ".join([*seen, name])
                 raise InputError(f"{path}, {where}: pretrain of {circle} comes round to itself")

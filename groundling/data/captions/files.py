@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from groundling.core.errors import EMPTY, TWICE, InputError, reading, twice
+from groundling.core.errors import EMPTY, TWICE, InputError, check_known, reading, twice
 from groundling.data.images import HEIF, PICTURES, is_picture
 from groundling.data.tables import (
     OWN,
@@ -598,10 +598,8 @@ def check_told(path: Path, header: Sequence[str], told: CaptionColumns) -> list[
     """The columns of captions that were named; raises InputError if one, or that of the images, is missing."""
     captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
     for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
-        if name and name not in header:
-            raise InputError(
-                f"{path}: no column {name!r}; there are: {', '.join(header)}; mend --{flag}-column"
-            )
+        if name:
+            check_known(name, header, f"{path}: no column {name!r}", f"; mend --{flag}-column")
     return captions
 
 

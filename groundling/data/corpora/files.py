@@ -16,7 +16,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from tokenizers import Tokenizer
 
-from groundling.core.errors import InputError, expecting, first_line, reading
+from groundling.core.errors import InputError, check_known, expecting, first_line, reading
 from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
 from groundling.data.tables import OWN, not_utf8
 from groundling.data.text.words import Lexicon
@@ -370,8 +370,7 @@ def _texts_of(path: Path) -> Iterator[str]:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
         column = names[0] if len(names) == 1 else COLUMN
-        if column not in names:
-            raise InputError(f"{path}: no column {COLUMN!r}; it has {', '.join(names)}")
+        check_known(column, names, f"{path}: no column {COLUMN!r}")
         if not arrow.types.is_string(file.schema_arrow.field(column).type) and not (
             arrow.types.is_large_string(file.schema_arrow.field(column).type)
         ):

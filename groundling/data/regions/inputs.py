@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, Sizes
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known
 from groundling.data.image_samples import Mirrored, Pictured, files_below, only
 from groundling.data.images import Names, Picture, other_shape, read_picture, unread_images
 from groundling.data.regions.samples import RegionSamples, Seeing, Store
@@ -155,12 +155,10 @@ class RegionInputs:
             name, folder = _parts(word)
             if not folder:
                 raise InputError(f"{called.mark}regions {word}: expected STORE or NAME=STORE")
-            if name and name not in names:
-                offered = ", ".join(names)
-                raise InputError(
-                    f"{called.mark}regions {word}: no {what} is called {name!r}"
-                    + (f"; there are: {offered}" if offered else "; leave the name out")
-                )
+            if name:
+                advice = "" if names else "; leave the name out"
+                told = f"{called.mark}regions {word}: no {what} is called {name!r}"
+                check_known(name, names, told, advice)
             self.folders.setdefault(name, []).append(folder)
         self._open: dict[str, RegionStore] = {}
 

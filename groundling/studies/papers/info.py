@@ -21,7 +21,7 @@ from transformers import (
     ElectraModel,
 )
 
-from groundling.core.errors import InputError, nearest
+from groundling.core.errors import check_known
 from groundling.models.clip import ClipText, clip_text
 from groundling.models.crossmodal import LAYERS, cross_layers
 from groundling.models.heads import LMHead
@@ -113,13 +113,10 @@ def _parts(name: str) -> dict[str, nn.Module]:
     if (folder / LAYERS).exists() or (folder / JOIN).exists():
         return dict(load_student(name).named_children())
     with torch.device("meta"):
-        if name in PRESETS:
-            return PRESETS[name]()
-        if folder.is_dir():
+        if folder.is_dir() and name not in PRESETS:
             return dict(AutoModel.from_config(load_config(name)).named_children())
-    raise InputError(
-        f"{name}: neither a model folder nor a preset; presets: {', '.join(sorted(PRESETS))}{nearest(name, PRESETS)}"
-    )
+        check_known(name, sorted(PRESETS), f"{name}: neither a model folder nor a preset")
+        return PRESETS[name]()
 
 
 def info(config: InfoConfig, work: Work) -> dict[str, Any]:

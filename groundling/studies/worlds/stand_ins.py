@@ -21,7 +21,7 @@ from groundling.commands.sweep.run import LENGTH, SIDE, StandIns
 from groundling.commands.sweep.schema import Source, slug
 from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known
 from groundling.core.output_types import Classify, Form
 from groundling.core.rng import seed_of
 from groundling.data.regions.store import RegionStore
@@ -138,9 +138,7 @@ class _Shelf:
             "vlbert-pixels": self.pixels,
             **{join: partial(self.join, join) for join in JOINS},
         }
-        if kind not in makers:
-            offered = ", ".join([*DATA, *makers, *TEXT_TASKS])
-            raise InputError(f"{name}: kind = {kind!r}, expected one of {offered}")
+        check_known(kind, [*DATA, *makers, *TEXT_TASKS], f"{name}: kind = {kind!r}")
         return makers[kind]()
 
     def of_its_own(self, kind: str, name: str) -> Path:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classify
 from groundling.data.tables import read_tsv
@@ -67,8 +67,5 @@ def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
     files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
     there = [path.name.removesuffix(TRAIN) for path in files]
     for name in names:
-        if name not in there:
-            raise InputError(
-                f"--questions {name}: no {name}{TRAIN} in {folder}/probes; there are: {', '.join(there) or 'none'}"
-            )
+        check_known(name, there, f"--questions {name}: no {name}{TRAIN} in {folder}/probes")
     return [question(name) for name in names or there]

@@ -24,7 +24,7 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_known
 from groundling.core.registry import named
 from groundling.core.rng import generator
 from groundling.data.captions.captions import Wanted, caption_lines
@@ -317,8 +317,7 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
 
 def _runs_of(task: str, name: str, folder: str) -> Runs:
     by_task = collect(name, folder, (task,))
-    if task not in by_task:
-        raise InputError(f"{folder}: no finished run of {task}; there are {', '.join(by_task)}")
+    check_known(task, by_task, f"{folder}: no finished run of {task}")
     runs, _ = by_task[task]
     return runs
 

@@ -195,10 +195,10 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (("[paper]\ntitle", "[papers]\ntitle"), "unknown key 'papers'; expected adapt, "),
+        (("[paper]\ntitle", "[papers]\ntitle"), "unknown key 'papers'; there are: adapt, "),
         (('title = "A paper (Somebody, 2020)"', ""), r"\[paper\]: no title"),
         (('[paper]\ntitle = "A paper (Somebody, 2020)"', ""), r"but no \[paper\] table"),
-        (('title = "VCR"', 'titel = "VCR"'), r"\[data.vcr\]: unknown key 'titel'; expected path"),
+        (('title = "VCR"', 'titel = "VCR"'), r"\[data.vcr\]: unknown key 'titel'; there are: path"),
         (("examples = 212923", 'examples = "many"'), "examples = 'many', expected a whole number"),
         (('get = "https://visualcommonsense.com"', ""), r"\[data.vcr\]: no `get`"),
         (('path = "nowhere/vcr"', ""), r"\[data.vcr\]: no path"),
@@ -221,7 +221,7 @@ def test_a_chain_of_pre_training_data_and_fine_tuning_is_in_order(place: Path) -
         (('student = "weights:bert"', 'student = "pretrain of task"'), "comes round to itself"),
         (('columns = ["full"]', 'columns = ["fool"]'), r'columns: no \[tasks."fool"\]; there are'),
         (('rows = ["pretrained"]', "rows = []"), r"rows = \[\], expected"),
-        (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; expected rows, columns"),
+        (('rows = ["pretrained"]', 'row = ["x"]'), "unknown key 'row'; there are: rows, columns"),
         (('"few (IM)" = 50.0', '"fuel" = 50.0'), "no task is called 'fuel'; there are: few, full"),
         (
             ('task = "vcr/answer"\ndata = "data:vcr"\npartition', 'task = "vcr/anser"\npartition'),
@@ -442,7 +442,7 @@ def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[s
 def test_a_kind_that_nothing_stands_in_for(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for change, message in (
         ('kind = "vcr"', "data:vcr: no `kind`, so nothing can stand in for it"),
-        ('kind = "vcr"\n', "data:vcr: kind = 'vcrr', expected one of vqa, vcr"),
+        ('kind = "vcr"\n', "data:vcr: kind = 'vcrr'; there are: vqa, vcr"),
     ):
         new = "" if message.endswith("for it") else 'kind = "vcrr"\n'
         (place / "s.toml").write_text(FILE.replace(change, new, 1))

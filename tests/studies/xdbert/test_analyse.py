@@ -76,7 +76,7 @@ def test_grounded_from_captions_to_the_figure(
     [
         (
             ("--task glue/rte", "--task glue/cola"),
-            "base: no finished run of glue/cola; there are glue/rte",
+            "base: no finished run of glue/cola; there are: glue/rte",
         ),
         (("--data glue", "--data more"), "do not hold the same examples"),
         (("--base base", "--base absent"), "--base absent: no such folder"),
