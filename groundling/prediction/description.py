@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, expecting, naming
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_object, write_json
@@ -137,7 +137,7 @@ def described(folder: Path) -> Described:
         raise InputError(
             f"{path}: format {found!r}, this version reads {FORMAT}; fine-tune once more"
         )
-    with expecting(f"{path}: damaged, or of another version", advice="; fine-tune once more"):
+    with naming(f"{path}: damaged, or of another version"), expecting("fine-tune once more"):
         return _parsed(content)
 
 

@@ -51,9 +51,9 @@ def at_least(low: float, below: float = math.inf) -> Range:
     return Range(low, below)
 
 
-def above(low: float) -> Range:
-    """Numbers above `low`."""
-    return Range(low, open_low=True)
+def above(low: float, below: float = math.inf) -> Range:
+    """Numbers above `low`, up to those below another."""
+    return Range(low, below, open_low=True)
 
 
 def between(low: float, high: float) -> Range:

@@ -15,7 +15,7 @@ from groundling.settings.fields import Input, Settings, above, at_least, between
 class Masking(Settings):
     """How pieces of text are masked."""
 
-    mask_rate: Annotated[float, between(0, 1)] = 0.15
+    mask_rate: Annotated[float, above(0, below=1)] = 0.15
     """Share of pieces masked."""
     mask_scheme: Literal["bert", "released"] = "bert"
     """80/10/10 as the papers say, or 81/9/10 as XDBERT's released code does."""

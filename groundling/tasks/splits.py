@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example, Sample
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, check_known, refuse
 from groundling.core.output_types import Answer, Choose, Classify
 from groundling.core.registry import stock
 from groundling.data.samples import Changed, Samples
@@ -106,9 +106,8 @@ def chosen(task: Task, by: By) -> By:
         "question-type": task.name.partition("/")[0] == vqa.VQA.name,
         "answer": isinstance(task.form, Answer),
     }
-    if not offered[by]:
-        there = ", ".join(name for name, is_there in offered.items() if is_there)
-        raise InputError(f"--by {by}: {task.name} has no such strata; it has: {there}")
+    there = [name for name, is_there in offered.items() if is_there]
+    check_known(by, there, f"--by {by}: {task.name} has no such strata")
     return by
 
 
@@ -138,10 +137,8 @@ def draw(of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False) 
     """The ids of a partition, sorted: `per` of every stratum, given the stratum of each id.
 
     Raises:
-        InputError: A stratum is smaller, unless fewer are allowed, or `per` is below 1.
+        InputError: A stratum is smaller, unless fewer are allowed.
     """
-    if per < 1:
-        raise InputError(f"--per {per}: expected at least 1")
     members: dict[str, list[str]] = {}
     for name, stratum in of.items():
         if stratum not in NEVER:

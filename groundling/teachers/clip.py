@@ -148,5 +148,3 @@ def _check(wanted: Sequence[str], made: Collection[str], clips: Clips, options: 
         raise InputError(
             f"a teacher that is asked for {', '.join(wanted)} needs --teacher-images FOLDER"
         )
-    if options.words < 1:
-        raise InputError(f"words = {options.words}, expected at least 1")

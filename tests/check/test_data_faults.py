@@ -163,7 +163,7 @@ def test_an_index_of_weights_names_files_of_its_own_folder(tmp_path: Path) -> No
         put(index, json.dumps({"weight_map": {f"w{n}": name for n, name in enumerate(names)}}))
         assert told in refusal(_check_shards, index.parent)
     put(index, "[]")
-    assert f"{index}: no `weight_map`" in refusal(_check_shards, index.parent)
+    assert f"{index}: holds a list, expected an object" in refusal(_check_shards, index.parent)
     put(index, json.dumps({"weight_map": {"w": "a.safetensors"}}))
     put(index.parent / "a.safetensors", "x")
     _check_shards(index.parent)

@@ -143,5 +143,8 @@ def test_e14_a_zip_of_a_version_to_come_is_refused(tmp_path: Path) -> None:
     content = bytearray((tmp_path / "a.zip").read_bytes())
     content[content.index(b"PK\1\2") + 6] = 148
     (tmp_path / "a.zip").write_bytes(content)
-    with pytest.raises(InputError, match=r"a.zip: not a readable zip file \(zip file version 14.8"):
+    with pytest.raises(
+        InputError,
+        match=r"a.zip: not a readable zip file \(NotImplementedError: zip file version 14.8",
+    ):
         list(import_regions(tmp_path / "a.zip")[1])

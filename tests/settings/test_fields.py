@@ -107,12 +107,12 @@ def test_a_group_that_does_not_change_is_not_made_again() -> None:
 def test_every_road_checks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"^here: share = 2, expected 0 to 1"):
         filled([Outer()], {"share": 2}, "here")
-    with pytest.raises(InputError, match=r"--mask-rate = 2, expected 0 to 1"):
+    with pytest.raises(InputError, match=r"--mask-rate = 2, expected more than 0 and below 1"):
         configured(type(COMMANDS["adapt"].settings["_own"]), mask_rate=2)
-    with pytest.raises(InputError, match=r"mask_rate = 2, expected 0 to 1"):
+    with pytest.raises(InputError, match=r"mask_rate = 2, expected more than 0 and below 1"):
         groundling.adapt(mask_rate=2)
     assert main(["adapt", "--mask-rate", "2"]) == 2
-    assert "--mask-rate = 2.0, expected 0 to 1" in capsys.readouterr().err
+    assert "--mask-rate = 2.0, expected more than 0 and below 1" in capsys.readouterr().err
 
 
 def every_class() -> Iterator[Any]:

@@ -46,7 +46,7 @@ where an attack model loses most, or everywhere else; em: synonyms for shared wo
     """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
     wordnet: Annotated[str, Input.FOLDER] = ""
     """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none: words are not lemmatised."""
-    least: Annotated[int, at_least(0)] = 10
+    least: Annotated[int, at_least(1)] = 10
     """em: replace what so many items share with question or image, or more."""
     longest: Annotated[int, at_least(1)] = 3
     """em: words of the longest n-gram."""

@@ -445,9 +445,7 @@ class Editor:
     """Replaces shared n-grams of a split's choices, those that enough items share."""
 
     def __init__(self, wordnet: WordNet, least: int = 10, longest: int = 3) -> None:
-        """`least`: items that must share an n-gram; `longest`: words of the longest one. InputError below 1."""
-        if least < 1 or longest < 1:
-            raise InputError(f"--least {least}, --longest {longest}: expected at least 1 of each")
+        """`least`: items that must share an n-gram; `longest`: words of the longest one."""
         self.wordnet = wordnet
         self.least = least
         self.longest = longest
