@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeVar
 
-from groundling.core.errors import TWICE, InputError, at_places, reading, twice
+from groundling.core.errors import TWICE, InputError, at_places, reading, such, twice
 from groundling.data.captions.files import METADATA
 from groundling.data.images import is_picture
 from groundling.settings.inputs import CaptionColumns, OwnFile
@@ -225,7 +225,7 @@ class Report:
             _, _, what = message.partition(": ")
             alike.setdefault(re.sub(r"[\d,]+", "", what), []).append(message)
         for group in alike.values():
-            self.problems.append(group[0] + _such(group))
+            self.problems.append(group[0] + such(group))
 
     def readable(self, reads: Iterable[Callable[[], T]]) -> list[T]:
         """What can be read; adds a problem for each sort of fault in the rest."""
@@ -246,9 +246,3 @@ def kinds(paths: Sequence[Path]) -> str:
     told = ", ".join(f"{count:,} {ending}" for ending, count in counts.most_common())
     total = f"{len(paths):,} file{'' if len(paths) == 1 else 's'}"
     return f"{total} ({told})" if told else total
-
-
-def _such(places: Sequence[str]) -> str:
-    if len(places) < 2:
-        return ""
-    return f" ({len(places):,} such)"

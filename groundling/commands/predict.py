@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, refuse
 from groundling.data.tables import ROWS
 from groundling.runs.folder import json_text, plain, write_new
 from groundling.runs.outputs import Written
@@ -101,12 +101,7 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
 
 def _refuse(faults: Sequence[str]) -> None:
     """Raises InputError for the first row that cannot be asked."""
-    from groundling.prediction.loaded import such
-
-    if faults:
-        raise InputError(
-            f"{faults[0]}{such(len(faults))}; mend it, or pass --skip-bad to leave its answer empty"
-        )
+    refuse(faults, "; mend it, or pass --skip-bad to leave its answer empty")
 
 
 def _asked(

@@ -3,7 +3,7 @@
 import re
 import struct
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence, Sized
 from contextlib import contextmanager
 from difflib import get_close_matches
 from os import PathLike
@@ -163,19 +163,29 @@ def in_one_line(error: BaseException) -> str:
     return " ".join(str(error).split())[:MOST_QUOTED]
 
 
-def refuse(faults: Sequence[str]) -> None:
+def such(faults: Sized) -> str:
+    """What follows the first of several faults."""
+    return f" ({len(faults):,} such)" if len(faults) > 1 else ""
+
+
+def refuse(faults: Sequence[str], advice: str = "") -> None:
     """Do nothing if there are no faults.
 
     Args:
         faults: messages about faults of one kind.
+        advice: what ends the message.
 
     Raises:
         InputError: with the first fault, and how many there are if there are more.
     """
-    if not faults:
-        return
-    count = f" ({len(faults):,} such)" if len(faults) > 1 else ""
-    raise InputError(faults[0] + count)
+    if faults:
+        raise InputError(f"{faults[0]}{such(faults)}{advice}")
+
+
+def check_some(found: Sized, told: str) -> None:
+    """Raises InputError, as it is `told`, if nothing was found."""
+    if not len(found):
+        raise InputError(told)
 
 
 NAMED = 5
@@ -189,8 +199,7 @@ def at_places(file: object, what: str, places: Sequence[str]) -> list[str]:
     if not places:
         return []
     named = ", ".join(list(dict.fromkeys(places))[:NAMED])
-    count = f" ({len(places):,} such)" if len(places) > 1 else ""
-    return [f"{file}, {named}: {what}{count}"]
+    return [f"{file}, {named}: {what}{such(places)}"]
 
 
 def twice(places: Iterable[str]) -> list[str]:

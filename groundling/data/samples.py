@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Generic, Protocol, TypeVar, overload
@@ -178,6 +178,21 @@ def backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     engine.no_padding()
     engine.no_truncation()
     return engine
+
+
+def mask_id_of(tokenizer: PreTrainedTokenizerBase, why: str = "") -> int:
+    """The id of a tokenizer's mask token; raises InputError, which ends with `why` it is needed, if there is none."""
+    if tokenizer.mask_token_id is None:
+        raise InputError(f"{tokenizer.name_or_path}: the tokenizer has no mask token{why}")
+    return int(tokenizer.mask_token_id)
+
+
+def check_pieces(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
+    """Raises InputError if a tokenizer knows more pieces than a model's word table (V, ...) embeds."""
+    if len(tokenizer) > len(table):
+        raise InputError(
+            f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
+        )
 
 
 Pieces = tuple[np.ndarray, np.ndarray]

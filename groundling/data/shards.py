@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, expecting, first_line
+from groundling.core.errors import InputError, expecting, first_line, such
 from groundling.data.images import one_form
 from groundling.runs.folder import (
     difference,
@@ -645,8 +645,8 @@ class ShardStore:
             if len(wrong):
                 names = list(dict.fromkeys(self.record_of(shard, name, row) for row in wrong))
                 path = shard_file(self.folder, name, shard)
-                such = f" ({len(names):,} such)" if len(names) > 1 else ""
-                faults.append(f"{path}: {self.noun} {names[0]!r}: a number is not finite{such}")
+                what = f"{self.noun} {names[0]!r}: a number is not finite"
+                faults.append(f"{path}: {what}{such(names)}")
         return faults
 
 

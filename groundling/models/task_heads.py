@@ -13,6 +13,7 @@ from groundling.core.batch import Batch, Encoded, Example, Sizes, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.core.output_types import Form
+from groundling.data.samples import mask_id_of
 from groundling.models.heads import Pooler
 from groundling.models.multimodal_embeddings import fresh
 
@@ -283,11 +284,7 @@ class MaskWord(TaskHead):
         """Raises InputError if the tokenizer has no mask token."""
         super().__init__()
         tokenizer = needed(reading.tokenizer, "tokenizer", "a head that reads a [MASK]")
-        if tokenizer.mask_token_id is None:
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer has no mask token, where the answer is read"
-            )
-        self.mask_id = int(tokenizer.mask_token_id)
+        self.mask_id = mask_id_of(tokenizer, ", where the answer is read")
         self.mask = str(tokenizer.mask_token)
 
     def at_mask(self, encoded: Encoded, batch: Batch) -> Tensor:

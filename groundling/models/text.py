@@ -17,7 +17,7 @@ from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
 from groundling.core.batch import Batch, Encoded, Sizes, Tokens, needed
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput
+from groundling.data.samples import TextInput, check_pieces
 from groundling.models.attention import AttentionMap, Watch, places_of_text, watching
 from groundling.models.formats import Student
 from groundling.models.heads import lm_head_style
@@ -135,10 +135,7 @@ class TextEncoder(Student):
         reads_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
         self.has_types = reads_types and bool(getattr(encoder.config, "type_vocab_size", 0))
         table = encoder.get_input_embeddings().weight
-        if len(tokenizer) > table.shape[0]:
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the encoder {table.shape[0]}"
-            )
+        check_pieces(tokenizer, table)
         width = encoder.config.hidden_size
         activation, epsilon = lm_head_style(encoder.config)
         self.sizes = Sizes(

@@ -18,6 +18,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Form
 from groundling.core.registry import described, is_outside, named, outside
 from groundling.core.rng import seed_of
+from groundling.data.samples import mask_id_of
 from groundling.models.heads import save_heads
 from groundling.settings.fields import Settings, flag_of, flat
 from groundling.settings.objectives import CrossModalOptions, ObjectiveSettings
@@ -151,11 +152,7 @@ class Vocabulary:
     @classmethod
     def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
         """That of a tokenizer; raises InputError if it has no mask token."""
-        mask_id = tokenizer.mask_token_id
-        if mask_id is None:
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer has no mask token, masked LM is not possible"
-            )
+        mask_id = mask_id_of(tokenizer, ", so masked LM is not possible")
         special = set(tokenizer.all_special_ids)
         ordinary = [number for number in range(len(tokenizer)) if number not in special]
         return cls(int(mask_id), ordinary)

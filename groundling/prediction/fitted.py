@@ -13,7 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
-from groundling.core.errors import InputError, check_known, naming
+from groundling.core.errors import InputError, check_known, naming, refuse
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
@@ -33,7 +33,7 @@ from groundling.prediction.inputs import (
     lines_of,
     question_example,
 )
-from groundling.prediction.loaded import AT_ONCE, Elsewhere, Loaded, images_of, such
+from groundling.prediction.loaded import AT_ONCE, Elsewhere, Loaded, images_of
 from groundling.prediction.predictions import Prediction, Which, Wording, chosen
 from groundling.runs.jobs import on_processor
 from groundling.runs.progress import followed
@@ -224,8 +224,7 @@ def _side(model: Loaded, own: OwnFile, data: Path, split: str) -> list[Example]:
 def _answers(model: Loaded, examples: list[Example], sight: Sight, task: Task) -> Scores:
     parts = []
     for part in model.ask(examples, sight, task, task.mark):
-        for fault in part.faults.values():
-            raise InputError(f"{fault}{such(len(part.faults))}")
+        refuse(list(part.faults.values()))
         if part.scores is not None:
             parts.append(part.scores)
     return joined(parts, task)
@@ -346,8 +345,7 @@ class Fitted(Loaded):
             for place, prediction in zip(part.kept, said, strict=True):
                 answers[numbers[place]] = prediction
         if faults and not skip_bad:
-            first = min(faults)
-            raise InputError(f"question {first}: {faults[first]}{such(len(faults))}")
+            refuse([f"question {number}: {faults[number]}" for number in sorted(faults)])
         return answers
 
     def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> Sight:
@@ -437,8 +435,7 @@ class Fitted(Loaded):
         for start in range(0, len(examples), AT_ONCE):
             some = examples[start : start + AT_ONCE]
             seen = sight.look(images_of(some))
-            for image, fault in seen.faults.items():
-                raise InputError(f"{image}: {fault}{such(len(seen.faults))}")
+            refuse([f"{image}: {fault}" for image, fault in seen.faults.items()])
             found.append(self._states(self.put(some, seen), pool))
         return np.concatenate(found)
 

@@ -318,11 +318,6 @@ def images_of(examples: Sequence[Example]) -> list[str]:
     return list(dict.fromkeys(image for example in examples for image in example.images))
 
 
-def such(count: int) -> str:
-    """What follows the first of several mistakes."""
-    return f" ({count:,} such)" if count > 1 else ""
-
-
 def _no_layout(folder: Path, split: str) -> list[Example]:
     raise InputError(
         f"{folder}: this model learned from a file of one's own, so {split!r} names no file of its data; pass a file"

@@ -12,7 +12,7 @@ from scipy.special import expit
 from torch import Tensor
 
 from groundling.core.batch import Example, collate, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, refuse
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.models.clip import load_frozen_clip
@@ -225,8 +225,5 @@ def same_for_same(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.nda
 def finite(similarities: np.ndarray) -> np.ndarray:
     """The similarities (N, C) themselves; raises InputError where one is not finite."""
     faults = np.flatnonzero(~np.isfinite(similarities).all(1))
-    if len(faults):
-        raise InputError(
-            f"row {faults[0]}: a similarity is not a finite number ({len(faults):,} such)"
-        )
+    refuse([f"row {row}: a similarity is not a finite number" for row in faults])
     return similarities

@@ -508,3 +508,9 @@ def finished(out: Path) -> dict[str, Any] | None:
     if not isinstance(learned, list):
         raise InputError(f"{path}: 'trained_on' is {learned!r}, expected a list of splits")
     return result
+
+
+def check_run_of(place: Path, result: Mapping[str, Any], task: str) -> None:
+    """Raises InputError, which begins with `place`, if a run's `result` is of another task."""
+    if result.get("task") != task:
+        raise InputError(f"{place}: a run of {result.get('task')}, expected one of {task}")

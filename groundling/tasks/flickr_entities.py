@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -13,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from groundling.core.batch import Example, Gold, RegionRow
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, expecting, refuse, twice
 from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
 from groundling.core.output_types import Pick
 from groundling.data.images import leads_out
@@ -112,11 +111,8 @@ def captions(
     if not unrelated:
         left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
     listed = images(folder, split)
-    twice = [image for image, count in Counter(listed).items() if count > 1]
-    if twice:
-        raise InputError(
-            f"{folder / split}.txt: lists {twice[0]} more than once ({len(twice)} such); remove all but one"
-        )
+    again = [f"{folder / split}.txt: lists {image} more than once" for image in twice(listed)]
+    refuse(again, "; remove all but one")
     kept = []
     for image in listed:
         for caption in captions_of(folder, image, official):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, check_some, expecting
 from groundling.core.metrics import (
     ACCURACY,
     ACCURACY_AND_F1,
@@ -82,8 +82,7 @@ class Reader:
                 examples.append(self.example(split, number, texts, label))
             else:
                 examples.append(self.example(split, row[self.index], texts, None))
-        if not examples:
-            raise InputError(f"{path}: holds no examples")
+        check_some(examples, f"{path}: holds no examples")
         return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
 
     def _rows(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, check_some, refuse
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classify
 from groundling.data.tables import lines_of, read_json_lines
@@ -50,8 +50,7 @@ def _read(folder: Path, split: str) -> list[Example]:
             images=(f"{pair}-img0", f"{pair}-img1"),
             official=identifier,
         )
-    if not examples:
-        raise InputError(f"{path}: holds no examples")
+    check_some(examples, f"{path}: holds no examples")
     refuse(repeated)
     return list(examples.values())
 
@@ -90,8 +89,7 @@ def _extra(
     if not labels:
         return {}
     absent = [identifier for identifier in labels if identifier not in said]
-    if absent:
-        raise InputError(f"nlvr2: no prediction for {absent[0]} of {split} ({len(absent):,} such)")
+    refuse([f"nlvr2: no prediction for {identifier} of {split}" for identifier in absent])
     right = {identifier: said[identifier] == label for identifier, label in labels.items()}
     scores = {"consistency": consistency(right)[0]}
     for part, identifiers in parts_of(folder, split, right).items():
@@ -110,10 +108,7 @@ def parts_of(folder: Path, split: str, known: Collection[str]) -> dict[str, list
             continue
         parts[part] = lines_of(listing)
         strange = [identifier for identifier in parts[part] if identifier not in known]
-        if strange:
-            raise InputError(
-                f"{listing}: {strange[0]!r} is not in {split}.json ({len(strange):,} such)"
-            )
+        refuse([f"{listing}: {identifier!r} is not in {split}.json" for identifier in strange])
     return parts
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_some
 from groundling.core.metrics import MSE, RMSE
 from groundling.core.output_types import Regress
 from groundling.core.rng import generator
@@ -78,8 +78,7 @@ def _read(folder: Path, split: str) -> list[Example]:
             label = FORM.label(row[columns.label], where)
         name = f"readability-{split}-{number}"
         examples.append(Example(name, text, label=label, official=number))
-    if not examples:
-        raise InputError(f"{path}: holds no examples of {split}")
+    check_some(examples, f"{path}: holds no examples of {split}")
     return examples
 
 

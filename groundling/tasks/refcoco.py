@@ -12,7 +12,16 @@ from typing import Any, NamedTuple, NoReturn
 import numpy as np
 
 from groundling.core.batch import Example, Gold, RegionRow, needed
-from groundling.core.errors import EMPTY, TWICE, InputError, at_places, first_line, refuse, twice
+from groundling.core.errors import (
+    EMPTY,
+    TWICE,
+    InputError,
+    at_places,
+    check_some,
+    first_line,
+    refuse,
+    twice,
+)
 from groundling.core.metrics import PICKED, UPPER_BOUND
 from groundling.core.output_types import Pick
 from groundling.data.regions.annotations import read_instances
@@ -162,10 +171,7 @@ def expressions_in(
             f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})"
         ) from None
     refuse(outside)
-    if not asked:
-        raise InputError(
-            f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}"
-        )
+    check_some(asked, f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}")
     return asked
 
 

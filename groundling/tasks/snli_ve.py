@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, check_some, refuse
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classify
 from groundling.data.tables import read_json_lines
@@ -58,8 +58,7 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
                 official=pair,
             )
         )
-    if not examples:
-        raise InputError(f"{path}: holds no examples")
+    check_some(examples, f"{path}: holds no examples")
     refuse(repeated)
     what = f"lines without a label that annotators agree on ({UNDECIDED}) are left out"
     return examples, [f"{undecided:,} {what}"]

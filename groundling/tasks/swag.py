@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_some
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Choose
 from groundling.core.rng import generator
@@ -75,8 +75,7 @@ def _example(
 
 
 def _not_empty(path: Path, examples: list[Example]) -> list[Example]:
-    if not examples:
-        raise InputError(f"{path}: holds no examples")
+    check_some(examples, f"{path}: holds no examples")
     return examples
 
 

@@ -11,7 +11,7 @@ from sys import intern
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, check_some
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
 from groundling.core.output_types import Classify, Form, Regress
 from groundling.core.rng import seed_of
@@ -375,8 +375,7 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
         if options.group:
             group = (plain[places[options.group]],)
         rows.append(OwnRow(line, number, texts, label, stripped, images, group))
-    if not rows:
-        raise InputError(f"{path}: holds no examples")
+    check_some(rows, f"{path}: holds no examples")
     grouped_by_text = not options.group and not options.image
     if grouped_by_text and _are_few(rows):
         return _each_by_itself(rows)

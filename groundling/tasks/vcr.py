@@ -349,10 +349,7 @@ def q_to_ar(
         InputError: An item without a prediction.
     """
     absent = [item.id for item in asked if item.id not in answers or item.id not in rationales]
-    if absent:
-        raise InputError(
-            f"vcr: no answer or no rationale predicted for {absent[0]} ({len(absent):,} such)"
-        )
+    refuse([f"vcr: no answer or no rationale predicted for {item}" for item in absent])
     answer_right = np.array([answers[item.id] == item.answer for item in asked])
     rationale_right = np.array([rationales[item.id] == item.rationale for item in asked])
     return {

@@ -423,8 +423,7 @@ def official(said: Mapping[int, str], asked: Sequence[Question]) -> dict[str, fl
 
 
 def _refuse_ids(fault: str, ids: AbstractSet[int]) -> None:
-    if ids:
-        raise InputError(f"vqa: {fault} question {min(ids)} ({len(ids):,} such)")
+    refuse([f"vqa: {fault} question {number}" for number in sorted(ids)])
 
 
 def _extra(

@@ -16,7 +16,7 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModel
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, refuse
 from groundling.data.images import (
     PICTURES,
     Picture,
@@ -169,8 +169,8 @@ def listing(
             there.append(path)
         else:
             gaps.append(f"{path.relative_to(folder)}: no such image in {folder}")
-    if gaps and not extraction.skip_missing:
-        raise InputError(f"{gaps[0]} ({len(gaps)} such); add them or pass --skip-missing")
+    if not extraction.skip_missing:
+        refuse(gaps, "; add them or pass --skip-missing")
     kept: dict[str, Path] = {}
     for path in there:
         file = path.relative_to(folder)

@@ -19,7 +19,6 @@ from groundling.models.formats import Kind, Student
 from groundling.models.hub import CNN
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.multimodal_embeddings import Join
-from groundling.models.text import TextEncoder
 from groundling.settings.inputs import Pixels
 from groundling.vision_language.single_stream import (
     JOIN,
@@ -341,15 +340,11 @@ def reading_pixels(
     if isinstance(start, EndToEnd):
         start.resize(pixels.side, pixels.long_side)
         return start
-    bert = bert_of(start)
-    if not isinstance(start, TextEncoder):
-        raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
+    bert, tokenizer = bert_of(start)
     side = pixels.side or SIDE
     build = BUILDS[design]
     given = dict(options or {})
-    return end_to_end(
-        bert, start.tokenizer, pixels.backbone, side, pixels.long_side, build, **given
-    )
+    return end_to_end(bert, tokenizer, pixels.backbone, side, pixels.long_side, build, **given)
 
 
 def load_end_to_end(folder: str | Path) -> EndToEnd:

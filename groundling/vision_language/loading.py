@@ -153,10 +153,7 @@ def join_to(start: Student, design: str, width: int, **options: Any) -> SingleSt
     if isinstance(start, SingleStream):
         return start
     build = named("vision_language", Design, design).build
-    bert = bert_of(start)
-    if not isinstance(start, TextEncoder):
-        raise InputError(f"expected a BERT to start from, found a {type(start).__name__}")
-    built: object = build(bert, start.tokenizer, width, **options)
+    built: object = build(*bert_of(start), width, **options)
     if not isinstance(built, SingleStream):
         raise InputError(f"{design}: `build` returned {described(built)}, expected a SingleStream")
     return built

@@ -192,13 +192,13 @@ JOIN = "join.json"
 """Marks a folder of a single-stream model."""
 
 
-def bert_of(start: object) -> BertModel:
-    """The BERT inside a loaded text encoder; raises InputError if it holds another encoder."""
+def bert_of(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
+    """The BERT inside a loaded text encoder, and its tokenizer; raises InputError if it holds another encoder."""
     if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
         raise InputError(
             f"expected a BERT or a single-stream model to start from, found a {type(start).__name__}"
         )
-    return start.encoder
+    return start.encoder, start.tokenizer
 
 
 def described_join(folder: str | Path) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
     with reading(folder / "join.safetensors"):
         weights = load_file(folder / "join.safetensors")
     text = load_text_encoder(folder / "bert")
-    bert = bert_of(text)
+    bert, _ = bert_of(text)
     with expecting(f"{folder}: the join does not fit the BERT beside it"):
         model = SingleStream(
             bert,

@@ -299,7 +299,7 @@ def test_lists_of_nlvr2s_subsets(data: Path) -> None:
     path = put(data / "nlvr2/balanced_dev_identifiers.txt", "dev-0-0-0\n")
     assert check(data).ok
     put(path, "dev-0-0-0\ndev-999-0-0\n")
-    one(check(data), f"{path}: 'dev-999-0-0' is not in dev.json (1 such)")
+    one(check(data), f"{path}: 'dev-999-0-0' is not in dev.json")
 
 
 def test_boxes_of_refcoco(data: Path) -> None:

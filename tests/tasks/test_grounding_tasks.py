@@ -637,5 +637,5 @@ def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr:
 def test_an_image_is_listed_once(flickr: Path) -> None:
     path = put(flickr / "val.txt", "3\n4\n3\n")
     assert refusal(captions, flickr, "val") == (
-        f"{path}: lists 3 more than once (1 such); remove all but one"
+        f"{path}: lists 3 more than once; remove all but one"
     )

@@ -257,10 +257,7 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
     assert (
         refusal(vqa.official, {1: "no"}, asked[:3]) == "vqa: no prediction for question 0 (2 such)"
     )
-    assert (
-        refusal(vqa.official, {0: "no", 7: "no"}, asked[:1])
-        == "vqa: nobody asked question 7 (1 such)"
-    )
+    assert refusal(vqa.official, {0: "no", 7: "no"}, asked[:1]) == "vqa: nobody asked question 7"
 
 
 MAP = ["", "yes", "no", "red", "2", "blue"]
@@ -555,7 +552,7 @@ def test_consistency_is_over_all_pairs_of_a_sentence(tmp_path: Path) -> None:
     path = put(tmp_path / "balanced_dev_identifiers.txt", "dev-1-0-x\n")
     assert (
         refusal(NLVR2.official, tmp_path, "dev", names, said)
-        == f"{path}: 'dev-1-0-x' is not in dev.json (1 such)"
+        == f"{path}: 'dev-1-0-x' is not in dev.json"
     )
 
 

@@ -11,7 +11,7 @@ from accelerate import PartialState
 
 from groundling.commands.pretrain import HeldTexts, LearnedTexts
 from groundling.core.batch import Example
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, refuse
 from groundling.core.output_types import Answer, Choose, Classify
 from groundling.data.captions.captions import (
     Captioned,
@@ -102,8 +102,7 @@ def judged_texts(
         )
     examples = _within(task, folder, partition, _read(task, folder, splits))
     without = [example.id for example in examples if example.label is None]
-    if without:
-        raise InputError(f"{without[0]}: nobody says whether it is right ({len(without)} such)")
+    refuse([f"{name}: nobody says whether it is right" for name in without])
     return [replace(_as_text(example, tags), label=example.label) for example in examples]
 
 

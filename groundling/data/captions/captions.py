@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, refuse, such
 from groundling.data.captions.files import (
     TABLE,
     Reading,
@@ -136,11 +136,7 @@ class Wanted:
 
 def _lines(sorts: Iterable[Sequence[str]]) -> list[str]:
     """The first message of every sort, and how many there are."""
-    return [_with_count(messages) for messages in sorts if messages]
-
-
-def _with_count(messages: Sequence[str]) -> str:
-    return messages[0] + (f" ({len(messages):,} such)" if len(messages) > 1 else "")
+    return [messages[0] + such(messages) for messages in sorts if messages]
 
 
 def read_captions(

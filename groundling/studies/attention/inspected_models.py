@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, Encoded, Example, RegionRow, Sample, needed
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, refuse
 from groundling.core.metrics import Metric
 from groundling.core.output_types import Answer, Choose, Form, Pick, Regress
 from groundling.core.registry import named
@@ -41,7 +41,6 @@ from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
 from groundling.prediction.description import FILE
 from groundling.prediction.fitted import labelled_parts, load
-from groundling.prediction.loaded import such
 from groundling.settings.inputs import Asking, CaptionColumns, ImageInput, RegionInput
 from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.grounding import pointing
@@ -515,8 +514,7 @@ class FineTuned:
         images = list(dict.fromkeys(image for one in examples for image in one.images))
         others = [] if partner is None else [partner[image] for image in images]
         seen = self.sight.look(list(dict.fromkeys([*images, *others])))
-        for image, fault in seen.faults.items():
-            raise InputError(f"{image}: {fault}{such(len(seen.faults))}")
+        refuse([f"{image}: {fault}" for image, fault in seen.faults.items()])
         if partner is not None and seen.store is not None:
             photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
             seen = replace(seen, store=OtherLooks(seen.store, partner), photos=photos)

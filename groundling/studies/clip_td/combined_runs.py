@@ -16,7 +16,14 @@ from groundling.core.output_types import Answer, Choose, Classify, Form, Regress
 from groundling.core.registry import named
 from groundling.data.tables import read_json_lines
 from groundling.prediction.predictions import FILE, Agreement, Said, probabilities, read_predictions
-from groundling.runs.folder import RESULT, disk_errors, finished, write_json, write_whole
+from groundling.runs.folder import (
+    RESULT,
+    check_run_of,
+    disk_errors,
+    finished,
+    write_json,
+    write_whole,
+)
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import EnsembleConfig, VcrConfig
 from groundling.tasks import Task
@@ -100,8 +107,7 @@ def members_of(run: str, task: str) -> list[Path]:
         done = finished(place)
         if done is None or "seed" not in done:
             continue
-        if done.get("task") != task:
-            raise InputError(f"{place}: a run of {done.get('task')}, expected one of {task}")
+        check_run_of(place, done, task)
         found.append(place)
     if not found:
         raise InputError(f"{run}: holds no finished seed (seed-*/result.json with a task)")
@@ -299,10 +305,7 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
         done = finished(seed_folder)
         if done is None:
             continue
-        if done.get("task") != task.name:
-            raise InputError(
-                f"{seed_folder}: a run of {done.get('task')}, expected one of {task.name}"
-            )
+        check_run_of(seed_folder, done, task.name)
         if type(done.get("seed")) is not int:
             raise InputError(f"{seed_folder / RESULT}: expected a whole number in 'seed'")
         files[done["seed"]] = seed_folder / f"predictions_{split}.jsonl"
@@ -331,10 +334,7 @@ def _predictions(path: Path, examples: list[Example]) -> Predictions:
         predictions[official] = _prediction(where, row)
         agreement.check(where, row, predictions[official].choice)
     absent = [example.id for example in examples if example.official not in predictions]
-    if absent:
-        raise InputError(
-            f"{path}: no prediction for {absent[0]} ({len(absent):,} such); other data, or cut off?"
-        )
+    refuse([f"{path}: no prediction for {name}" for name in absent], "; other data, or cut off?")
     return {example.official: predictions[example.official] for example in examples}
 
 

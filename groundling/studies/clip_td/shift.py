@@ -13,7 +13,7 @@ from scipy.special import softmax
 
 from groundling.core.errors import InputError, naming, refuse
 from groundling.prediction.predictions import read_predictions, scores_of_choices
-from groundling.runs.folder import finished, read_json
+from groundling.runs.folder import check_run_of, finished, read_json
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import ShiftConfig, reads_wordnet
@@ -109,8 +109,7 @@ def text_only_run(path: Path) -> dict[str, Any]:
     done = finished(path.parent)
     if done is None:
         return {"text-only run": "unknown: no result.json beside the predictions"}
-    if done.get("task") != ANSWER.name:
-        raise InputError(f"{path}: predictions of {done.get('task')}, expected {ANSWER.name}")
+    check_run_of(path, done, ANSWER.name)
     settings = path.parent.parent / "config.json"
     about = read_json(settings) if settings.is_file() else {}
     config = about.get("config", {}) if isinstance(about, dict) else None

@@ -20,12 +20,12 @@ import torch
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError, refuse
-from groundling.data.samples import TextSamples
+from groundling.data.samples import TextSamples, mask_id_of
 from groundling.data.tables import read_json_lines
 from groundling.models.heads import load_head
 from groundling.models.text import TextEncoder
 from groundling.objectives.supervised import Supervised
-from groundling.runs.folder import finished
+from groundling.runs.folder import check_run_of, finished
 from groundling.studies.clip_td.lines import MASK, PARTS, Line, Part, Shifted, Text
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Token, render
@@ -303,15 +303,12 @@ class Attack:
         """Raises InputError if the folder holds no text encoder with a head for the part's task, and a mask token."""
         task = TASKS[part]
         done = finished(folder.parent)
-        if done is not None and done.get("task") != task.name:
-            raise InputError(
-                f"{folder}: a model of {done.get('task')}, expected one of {task.name}"
-            )
+        if done is not None:
+            check_run_of(folder, done, task.name)
         student = load_student(folder)
         if not isinstance(student, TextEncoder):
             raise InputError(f"{folder}: expected a text encoder, found a {type(student).__name__}")
-        if student.tokenizer.mask_token is None:
-            raise InputError(f"{folder}: the tokenizer has no mask token to hide a position with")
+        mask_id_of(student.tokenizer, " to hide a position with")
         self.objective = Supervised(student.sizes, form=task.form)
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(

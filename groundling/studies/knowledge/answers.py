@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example, Row, Sample, collate, needed
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.data.samples import TextInput, TextSamples, WindowInput, mask_id_of
 from groundling.data.text.words import spans
 from groundling.models.clip import CLIP_LIKE, load_clip_text
 from groundling.models.heads import LMHead, start_lm_head
@@ -168,8 +168,7 @@ def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
     if load_config(source).model_type in CLIP_LIKE:
         raise InputError(f"{source}: a CLIP-like model fills no mask; {HEADLESS}")
     text = load_text_encoder(source)
-    if text.tokenizer.mask_token_id is None:
-        raise InputError(f"{source}: the tokenizer has no mask token; {HEADLESS}")
+    mask_id_of(text.tokenizer, f"; {HEADLESS}")
     sizes = text.sizes
     head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
     origin = start_lm_head(head, source, text.encoder.config.model_type)

@@ -19,7 +19,7 @@ from transformers.models.auto.modeling_auto import (
 from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.samples import TextSamples, thinned
+from groundling.data.samples import TextSamples, mask_id_of, thinned
 from groundling.data.text.words import spans
 from groundling.models.clip import CLIP_LIKE
 from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
@@ -91,9 +91,7 @@ class LanguageModel:
         self.causal = is_causal(config)
         self.text, self.logits = _loaded(source, self.causal, device)
         tokenizer = self.text.tokenizer
-        if not self.causal and tokenizer.mask_token_id is None:
-            raise InputError(f"{source}: the tokenizer has no mask token; {NO_HEAD}")
-        self.mask = tokenizer.mask_token_id
+        self.mask = -1 if self.causal else mask_id_of(tokenizer, f"; {NO_HEAD}")
         self.start = [] if not self.causal else _start(tokenizer)
         self.device = device
         most = self.text.max_length - len(self.start)

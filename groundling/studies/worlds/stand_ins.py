@@ -235,9 +235,7 @@ class _Shelf:
         folder = self.folder / "vlbert-pixels"
         if not folder.exists():
             student = self._student()
-            model: SingleStream = end_to_end(
-                bert_of(student), student.tokenizer, str(self.resnet()), SIDE
-            )
+            model: SingleStream = end_to_end(*bert_of(student), str(self.resnet()), SIDE)
             self._export(model, folder)
         return folder
 

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_known
+from groundling.core.errors import check_known, check_some
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classify
 from groundling.data.tables import read_tsv
@@ -37,8 +37,8 @@ def question(name: str) -> Task:
             examples.append(
                 Example(f"{name}-{split}-{index}", row["sentence"], label=label, official=index)
             )
-        if not examples:
-            raise InputError(f"{path}: holds no examples; a world needs more nouns for them")
+        told = f"{path}: holds no examples; a world needs more nouns for them"
+        check_some(examples, told)
         return examples
 
     return Task(

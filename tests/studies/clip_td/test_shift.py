@@ -290,7 +290,7 @@ def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path
     bare = str(student(tmp_path / "bare"))
     assert "no head of a plain vcr/answer" in refusal(config, tmp_path / "a", attack=bare)
     told = refusal(config, tmp_path / "b", attack_rationale=str(text_run / "seed-0/model"))
-    assert told.endswith("a model of vcr/answer, expected one of vcr/rationale")
+    assert told.endswith("a run of vcr/answer, expected one of vcr/rationale")
 
 
 # -- WordNet and EM --------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from transformers.models.lxmert.modeling_lxmert import LxmertAttention
 
 from groundling.core.batch import Batch, Encoded, Sizes, needed
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput
+from groundling.data.samples import TextInput, check_pieces
 from groundling.models.attention import (
     ON_REQUEST,
     AttentionMap,
@@ -57,10 +57,7 @@ class Lxmert(RegionReader):
         self.model = model
         self.tokenizer = tokenizer
         table = self.word_embeddings().weight
-        if len(tokenizer) > len(table):
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
-            )
+        check_pieces(tokenizer, table)
         if model.pooler is None:
             raise InputError("its pooler is missing; expected a whole LXMERT")
         width = model.config.hidden_size

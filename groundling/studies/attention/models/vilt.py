@@ -14,8 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, ViltConfig, ViltModel
 
 from groundling.core.batch import Batch, Encoded, RegionRow, Regions, Sizes, needed, sent
-from groundling.core.errors import InputError
-from groundling.data.samples import TextInput, thinned
+from groundling.data.samples import TextInput, check_pieces, thinned
 from groundling.models.attention import (
     AttentionMap,
     Places,
@@ -45,10 +44,7 @@ class Vilt(PatchReader):
         self.tokenizer = tokenizer
         self.processor = processor
         table = self.word_embeddings().weight
-        if len(tokenizer) > len(table):
-            raise InputError(
-                f"{tokenizer.name_or_path}: the tokenizer knows {len(tokenizer)} pieces, the model {len(table)}"
-            )
+        check_pieces(tokenizer, table)
         config: Any = model.config
         width = config.hidden_size
         self.side = int(config.patch_size)
