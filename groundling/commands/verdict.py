@@ -84,5 +84,5 @@ COMMAND = Command(
     common="runs published",
     speaks=True,
     rules=check,
-    leaves=Written(),
+    leaves=Written(("verdict.json*",)),
 )

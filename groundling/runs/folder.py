@@ -115,6 +115,13 @@ def whole_file(path: Path) -> Iterator[TextIO]:
             raise
 
 
+def begin_file(path: Path) -> None:
+    """Let a folder tell whose it is, until the file in it that comes last is written whole; a file is left as it is."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists():
+        _partial(path).touch()
+
+
 def _partial(path: Path) -> Path:
     """Where what is to be a file is written until it is whole."""
     return path.with_name(path.name + ".partial")

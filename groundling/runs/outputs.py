@@ -8,7 +8,8 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from groundling.runs.folder import open_run
+from groundling.core.errors import InputError
+from groundling.runs.folder import SETTINGS, open_run
 from groundling.runs.progress import Work
 from groundling.settings.fields import flat, told
 
@@ -18,40 +19,59 @@ ByPrefix = Mapping[str, Any]
 """A command's settings by prefix, as `Command.settings` has them; its own are called `_own`."""
 
 
+class Leaves:
+    """What a command leaves behind: it opens that, and hands the command's function what to write with."""
+
+    def made(
+        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
+    ) -> Any:
+        """What the command's function returns, with notes; raises InputError if something else is in its place."""
+        work = self.opened(name, Path(out))
+        return work.with_notes(function(*settings.values(), work))
+
+    def opened(self, name: str, out: Path) -> Work:
+        """What to write with."""
+        return Work()
+
+
 @dataclass(frozen=True)
-class Nothing:
+class Nothing(Leaves):
     """It prints what it finds."""
 
-    def made(
-        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
-    ) -> Any:
-        """What the command's function returns, with notes."""
-        work = Work()
-        return work.with_notes(function(*settings.values(), work))
+
+@dataclass(frozen=True)
+class Written(Leaves):
+    """A file, or a folder of pages or data, which the command's function writes, all of it or nothing."""
+
+    own: tuple[str, ...] = ()
+    """Of a folder: patterns of the files by which the command knows one that it wrote, and may write again; none: it \
+writes a file."""
+
+    def opened(self, name: str, out: Path) -> Work:
+        """What to write with."""
+        if self.own:
+            _check_folder(out, name, self.own)
+        return Work(out)
+
+
+def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
+    """Raises InputError for a file, a run's folder, and a folder of what the command did not write."""
+    if out.exists() and not out.is_dir():
+        raise InputError(f"{out}: is a file; --out names a folder")
+    if (out / SETTINGS).exists():
+        raise InputError(f"{out}: holds a run; choose another --out")
+    is_own = any(any(out.glob(pattern)) for pattern in own)
+    if out.exists() and any(out.iterdir()) and not is_own:
+        raise InputError(f"{out}: exists, and is none of `groundling {name}`; choose another --out")
 
 
 @dataclass(frozen=True)
-class Written:
-    """A file, or a folder of pages, which the command's function writes, all of it or nothing."""
-
-    def made(
-        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
-    ) -> Any:
-        """What the command's function returns, with notes."""
-        work = Work(Path(out))
-        return work.with_notes(function(*settings.values(), work))
-
-
-@dataclass(frozen=True)
-class Runs:
+class Runs(Leaves):
     """A folder of runs, which may become more: each of them has its own settings."""
 
-    def made(
-        self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
-    ) -> Any:
-        """What the command's function returns; raises InputError if the folder holds something else."""
-        work = Work(open_run(out, "sweep", {}, {}))
-        return work.with_notes(function(*settings.values(), work))
+    def opened(self, name: str, out: Path) -> Work:
+        """What to write with."""
+        return Work(open_run(out, "sweep", {}, {}))
 
 
 def _nothing(*settings: Any) -> Inputs:
@@ -59,7 +79,7 @@ def _nothing(*settings: Any) -> Inputs:
 
 
 @dataclass(frozen=True)
-class RunFolder:
+class RunFolder(Leaves):
     """A folder that belongs to one run: opened, resumed, found finished."""
 
     inputs: Callable[..., Inputs] = _nothing
@@ -106,7 +126,3 @@ class RunFolder:
             group, _, setting = name.rpartition(".")
             del (kept[group] if group else kept)[setting]
         return kept
-
-
-Leaves = Nothing | Written | Runs | RunFolder
-"""What a command may leave."""

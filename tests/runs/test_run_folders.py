@@ -423,3 +423,54 @@ def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) ->
     log = put(tmp_path / "log.jsonl", '{"step": 1, "loss": 1' + "0" * 400 + "}\n")
     with pytest.raises(InputError, match=r"log.jsonl, line 1: not a line"):
         read_log(log)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ["data", "world", *standins.WORLD],
+        ["data", "tasks", *standins.TASKS],
+        ["verdict", "--runs", ".", "b=."],
+        ["figures", "--results", "."],
+    ],
+)
+@pytest.mark.parametrize(
+    ("there", "fault"),
+    [
+        ("out/config.json", "holds a run"),
+        ("out/notes.txt", "exists, and is none of `groundling"),
+        ("out", "is a file; --out names a folder"),
+    ],
+)
+def test_a_folder_of_something_else_is_not_written_to(
+    line: list[str],
+    there: str,
+    fault: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    put(tmp_path / there, "{}")
+    assert main([*line, "--out", "out"]) == 2
+    assert f"groundling: out: {fault}" in capsys.readouterr().err
+    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == [
+        there
+    ]
+
+
+@pytest.mark.parametrize("name", ["world", "tasks"])
+def test_a_killed_rendering_is_done_again_and_a_whole_one_stays(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flags = {"world": standins.WORLD, "tasks": standins.TASKS}[name]
+    line = ["data", name, *flags, "--out", str(tmp_path / "out")]
+    with monkeypatch.context() as patch:
+        patch.setattr("PIL.Image.fromarray", lambda _: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            main(line)
+    assert main(line) == 0
+    first = homes.digests(tmp_path / "out")
+    assert not any(".partial" in str(file) for file in first)
+    assert main(line) == 0
+    assert homes.digests(tmp_path / "out") == first

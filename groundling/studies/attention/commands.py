@@ -83,7 +83,7 @@ FIGURES = Command(
     common="results formats",
     positional=("--results",),
     writes="Folder of the figures; older ones of the same names are replaced.",
-    leaves=Written(),
+    leaves=Written(("*.svg*", "*.pdf*", "*.png*")),
 )
 
 

@@ -71,7 +71,7 @@ DATA_WORLD = Command(
     example="groundling data world --out runs/world",
     common="seed scenes sentences stated",
     speaks=True,
-    leaves=Written(),
+    leaves=Written(("world.json*",)),
 )
 
 
@@ -96,7 +96,7 @@ DATA_TASKS = Command(
     example="groundling data tasks --out runs/vision",
     common="train held shortcut world.seed",
     speaks=True,
-    leaves=Written(),
+    leaves=Written(("tasks.json*",)),
 )
 
 

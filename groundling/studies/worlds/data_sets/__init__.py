@@ -14,7 +14,7 @@ from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.data.tables import lines_of
-from groundling.runs.folder import disk_errors, json_text
+from groundling.runs.folder import begin_file, disk_errors, json_text
 from groundling.runs.progress import Work
 from groundling.studies.worlds.commands import TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
@@ -84,6 +84,7 @@ def render_world(config: WorldConfig, work: Work) -> dict[str, Any]:
     Raises InputError if the folder cannot be written.
     """
     with disk_errors(work.out):
+        begin_file(work.out / "world.json")
         World(config).write(work.out)
     print(f"{work.out}: a world is written; `groundling data check {work.out}` describes it")
     return asdict(config)
@@ -100,6 +101,7 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: Work) -> dict[str
 
     folder = work.out
     with disk_errors(folder):
+        begin_file(folder / "tasks.json")
         counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
         print(json_text(counts, indent=2))
         new_encoder(
