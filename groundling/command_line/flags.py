@@ -12,12 +12,13 @@ from typing import Any, Literal, NamedTuple
 
 from groundling.command_line import Command, dotted
 from groundling.core.documented import fields_told, summary_of
-from groundling.core.errors import InputError, under_prefix
+from groundling.core.errors import InputError, as_typed
 from groundling.settings.fields import (
     Setting,
     WrongSetting,
     changed,
     flag_of,
+    flags_under,
     flat,
     needed,
     spelt,
@@ -140,8 +141,7 @@ def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
     except WrongSetting as error:
         raise error.under(dotted(prefix)) from None
     except InputError as error:
-        names = [flag_of(one.name) for _, one in flat(default)]
-        raise InputError(under_prefix(str(error), dotted(prefix), names)) from None
+        raise InputError(as_typed(str(error), flags_under(dotted(prefix), default))) from None
 
 
 def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, as_typed
 from groundling.runs.outputs import Runs
 from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, at_least
+from groundling.settings.fields import Input, Settings, at_least, flags_under
 from groundling.settings.inputs import OwnFile
 from groundling.settings.training import TrainConfig
 
@@ -64,7 +64,15 @@ def check(
         raise InputError(
             f"compare: --label {config.own.label} makes a task of your own file; leave it or --tasks out"
         )
-    check_runs(_as_sweep(config, adapting, training, tuning), Path(out))
+    check_runs(_as_sweep(config, adapting, training, tuning), Path(out), _as_typed_here)
+
+
+def _as_typed_here(command: str, message: str) -> str:
+    """A message about the flags of `adapt` or `finetune` by those of `compare`."""
+    if command == "adapt":
+        flags = flags_under("adapt.", AdaptConfig()) | flags_under("train.", ADAPTING)
+        return as_typed(message, {**flags, "arm": "arms"})
+    return as_typed(message, {**flags_under("tune.", TUNING), "task": "tasks"})
 
 
 def compare(

@@ -23,7 +23,9 @@ class InputError(ValueError):
         return "".join(one if one.isprintable() else " " for one in super().__str__())
 
 
-FLAG = re.compile(r"(`groundling [^`]*`)|(?<![\w/.-])--([a-z][a-z0-9-]*)(?: (?=([^\s]+)))?")
+FLAG = re.compile(
+    r"(`groundling [^`]*`)|(?<![\w/.-])--([a-z][a-z0-9-]*(?:\.[a-z][a-z0-9-]*)?)(?: (?=([^\s]+)))?"
+)
 """A command as one types it, which is left alone; or a flag, and the word that follows it."""
 VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
 """What a word looks like that is a flag's value, and does not go on with the sentence."""
@@ -38,7 +40,8 @@ def as_keywords(
     """Inside, an InputError calls a setting by its keyword, as Python has it, where it named a command's flag.
 
     `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8` becomes `batch=8`,
-    and `--no-tags` becomes `tags=False`. A flag of no such name stays as it is, and so does what a quoted command has.
+    `--no-tags` becomes `tags=False`, and `--train.batch 8` becomes `train['batch']=8`. A flag of no such name stays as
+    it is, and so does what a quoted command has.
     `given` are keywords' values, by which a value is told from the next word of the sentence.
     """
 
@@ -52,11 +55,15 @@ def as_keywords(
         name = (flag or "").replace("-", "_")
         negated = name.removeprefix("no_")
         blank = " " if found[0].endswith(" ") else ""
+        group, dot, inner = name.partition(".")
+        is_inner = bool(dot) and group in settings
+        if is_inner:
+            name = f"{group}[{inner!r}]"
         if name in switches:
             return f"{name}=True{blank}"
         if negated != name and negated in switches:
             return f"{negated}=False{blank}"
-        if command or name not in settings:
+        if not is_inner and (command or name not in settings):
             return found[0]
         if word == "=" or found.string.startswith(":", found.end()):
             return f"{name}{blank}"
@@ -143,13 +150,15 @@ def expecting(
         raise InputError(f"{what} ({type(error).__name__}: {in_one_line(error)}){advice}") from None
 
 
-def under_prefix(message: str, prefix: str, flags: Collection[str]) -> str:
-    """A message about some flags, where `prefix` stands before each of them: `--train.steps` for `--steps`."""
-    return re.sub(
-        r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)",
-        lambda found: f"--{prefix}{found[0][2:]}" if found[2] in flags else found[0],
-        message,
-    )
+def as_typed(message: str, flags: Mapping[str, str]) -> str:
+    """A message about some flags as their command has them: `--train.steps` for `--steps` if `flags` says so."""
+
+    def typed(found: re.Match[str]) -> str:
+        no, name = found.groups("")
+        prefix, dot, last = flags.get(name, name).rpartition(".")
+        return f"--{prefix}{dot}{no}{last}"
+
+    return re.sub(r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)", typed, message)
 
 
 def first_line(error: BaseException) -> str:

@@ -397,6 +397,11 @@ def flag_of(name: str) -> str:
     return name.replace("_", "-")
 
 
+def flags_under(prefix: str, settings: object) -> dict[str, str]:
+    """What the flags of some settings are called in a command in which `prefix` stands before them, by their own."""
+    return {flag_of(one.name): prefix + flag_of(one.name) for _, one in flat(settings)}
+
+
 def is_same(one: object, other: object) -> bool:
     """Whether two values are equal and of one type: 1 is not True."""
     return type(one) is type(other) and one == other

@@ -66,8 +66,11 @@ CASES = [
     ("winoground --model model --data gone", "--data gone: no such file"),
     (
         f"compare {OWN} --adapt.student gone --adapt.teacher model --adapt.text t.txt",
-        "--student gone: no model",
+        "--adapt.student gone: no model",
     ),
+    (f"compare {OWN} --adapt.text t.txt --arms mlm", "--arms mlm needs --adapt.student FOLDER"),
+    (f"compare {OWN} {ADAPT} --adapt.keep-projection --adapt.held t.txt", "--adapt.text has it"),
+    (f"compare {OWN} --adapt.student model --adapt.no-masked-lm", "--adapt.no-masked-lm: --arms "),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),
     (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
     ("compare --arms nonsense --tasks glue/rte --data photos --adapt.student model", "'nonsense'"),

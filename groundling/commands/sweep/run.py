@@ -28,7 +28,7 @@ from groundling.commands.sweep.schema import (
     values_of,
 )
 from groundling.commands.sweep.steps import Step, check_notes, steps_of
-from groundling.core.errors import InputError, check_known, naming
+from groundling.core.errors import InputError, check_known
 from groundling.core.registry import instances
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
@@ -163,29 +163,41 @@ def _on_stand_ins(what: Sweep, out: Path) -> Sweep:
     return replace(what, sources={**what.sources, **stood_in}, seeds=1, tunings=tunings)
 
 
-def check_runs(what: Sweep, out: Path) -> None:
-    """Raises InputError, naming the step, for settings that do not fit, and for data and weights that are not there."""
+def check_runs(
+    what: Sweep, out: Path, typed: Callable[[str, str], str] = lambda command, message: message
+) -> None:
+    """Raises InputError, naming the step, for settings that do not fit, and for data and weights that are not there.
+
+    `typed` says of a step's command and a message about its flags what the message is by those that the user typed.
+    """
     steps = steps_of(what, out)
     for variant in what.variants:
-        arm_of(variant.adapt.arm)
+        try:
+            arm_of(variant.adapt.arm)
+        except InputError as error:
+            raise InputError(typed("adapt", str(error))) from None
     for tuning in what.tunings:
         if not tuning.finetune.data:
             raise InputError(
                 f"{tuning.name} needs `data`, the folder of its official files, or your own file"
             )
     for step in steps:
-        with naming(step.name):
+        try:
             values = values_of(step.settings, step.out)
             command_of(step.command).check_together(values)
+        except InputError as error:
+            raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
     absent = missing(Plan(what, steps))
     if absent:
         first = absent[0]
         more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
         raise InputError(f"{first.name}: {first.path} is not there; get it: {first.get}{more}")
     for step in steps:
-        with naming(step.name):
+        try:
             values = values_of(step.settings, step.out)
             command_of(step.command).check_there(values, later=lambda word: _is_made(word, out))
+        except InputError as error:
+            raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
 
 
 def _is_made(word: str, out: Path) -> bool:
