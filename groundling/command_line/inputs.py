@@ -95,6 +95,12 @@ def model_or_random(flag: str, word: str) -> None:
         model(flag, word)
 
 
+def own_object(flag: str, word: str) -> None:
+    """Raises InputError for what is no MODULE:NAME; whether it is there, only its import tells."""
+    if not is_outside(word):
+        raise InputError(f"{flag} {word}: expected MODULE:NAME, an object of your own")
+
+
 CHECKS: Mapping[Input | None, Check] = {
     Input.FILE: file,
     Input.FOLDER: folder,
@@ -105,6 +111,7 @@ CHECKS: Mapping[Input | None, Check] = {
     Input.MODEL: model,
     Input.WEIGHTS: weights,
     Input.MODEL_OR_RANDOM: model_or_random,
+    Input.OBJECT: own_object,
     Input.TASK: lambda flag, word: check_name("tasks", "Task", word),
     Input.DESIGN: lambda flag, word: check_name("vision_language", "Design", word),
     Input.INNER: lambda flag, word: check_name("training.inner_steps", "InnerPart", word),

@@ -23,19 +23,24 @@ class VerdictConfig(Settings):
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
     published: Annotated[tuple[str, ...], may_repeat] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
-    trust: tuple[str, ...] = ()
+    trust: Annotated[tuple[str, ...], Input.OBJECT] = ()
     """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""
 
 
 def check(config: VerdictConfig, out: str | Path) -> None:
-    """Raises InputError for fewer than two groups, two of one name, and an unknown published system."""
-    if len(groups_of(config)) < 2:
+    """Raises InputError for fewer than two groups, two of one name, and an unknown published system or group."""
+    groups = groups_of(config)
+    if len(groups) < 2:
         raise InputError(
             "verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
         )
+    named = [text.partition("=")[0] for text in config.published]
     for text in config.published:
         name, _, system = text.partition("=")
+        if named.count(name) > 1:
+            raise InputError(f"--published: {name} is there twice, and has one system's numbers")
         check_known(system, published(), f"--published {name}={system}: no such system")
+        check_known(name, groups, f"--published {text}: no group is called {name!r}")
 
 
 def groups_of(config: VerdictConfig) -> dict[str, str]:
@@ -55,8 +60,8 @@ def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
     """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
-        InputError: fewer than two groups, two of one name, an unknown published system, unreadable runs, or no task
-            that the control and another group have in common.
+        InputError: fewer than two groups, two of one name, an unknown published system, or one without numbers of the
+            group's tasks, unreadable runs, or no task that the control and another group have in common.
     """
     from groundling.stats.verdict_report import are_comparable, collected_of, write_judged
 
@@ -71,6 +76,11 @@ def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
         raise InputError(
             f"verdict: no task has finished runs of both {next(iter(groups))} and another group, so nothing is judged"
         )
+    for name, scores in beside.items():
+        if scores.keys().isdisjoint(collected[name]):
+            raise InputError(
+                f"--published {name}: the paper has no number of {', '.join(collected[name])}; leave it out"
+            )
     return write_judged(collected, work.out, print, beside)
 
 

@@ -83,6 +83,8 @@ class Input(Enum):
     """The name of a vision-language model's design, or MODULE:NAME."""
     INNER = "INNER_STEP"
     """The name of an inner step of training, or MODULE:NAME."""
+    OBJECT = "MODULE:NAME"
+    """An object of the user's own."""
     COLUMN = "COLUMN"
     """Of a table, or several by comma."""
 

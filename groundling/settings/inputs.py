@@ -13,6 +13,7 @@ from groundling.settings.fields import (
     Settings,
     at_least,
     between,
+    flag_of,
     may_repeat,
     needed,
 )
@@ -119,6 +120,23 @@ class OwnFile(Settings):
     group: Annotated[str, Input.COLUMN] = ""
     """Your own file: column whose equal values are held out together; empty: the image's, or the text's."""
 
+    def __post_init__(self) -> None:
+        """Raises InputError for what makes no task, since the column of the label is not named."""
+        super().__post_init__()
+        for name in ("text", "image", "dev", "group", "form"):
+            if not self.label and vars(self)[name] not in ("", "auto"):
+                raise InputError(
+                    f"--{name} is about your own file as a task; pass --label COLUMN, too"
+                )
+
+
+def check_pixels(pixels: Pixels, images: str) -> None:
+    """Raises InputError for settings of how pixels are read where none are."""
+    if not images and pixels != Pixels():
+        first = next(name for name, value in vars(Pixels()).items() if vars(pixels)[name] != value)
+        flag = "no-flip" if first == "flip" else flag_of(first)
+        raise InputError(f"--{flag} is about pixels, which --images FOLDER has read; leave it out")
+
 
 def check_adapter(options: Adapting) -> None:
     """Raises InputError for settings that the adapter does not read."""
@@ -153,11 +171,18 @@ learned with; of a model that reads pixels, where these are."""
     """--images: hub id or folder of the detector, if it is no longer where the training run had it."""
     backbone: Annotated[str, Input.MODEL] = ""
     """--images: the same of the backbone."""
-    trust: tuple[str, ...] = ()
+    trust: Annotated[tuple[str, ...], Input.OBJECT] = ()
     """MODULE:NAME of every object of your own that the model's folder asks for, such as its task; nothing is imported \
 because a folder says so."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
+
+    def __post_init__(self) -> None:
+        """Raises InputError for what finds no regions, since there are no images."""
+        super().__post_init__()
+        for name in ("detector", "backbone"):
+            if vars(self)[name] and not self.images:
+                raise InputError(f"--{name} finds regions in --images FOLDER; pass both, or none")
 
 
 @dataclass(frozen=True)

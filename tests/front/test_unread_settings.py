@@ -111,6 +111,31 @@ def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
     assert read == {*groups, CrossModalOptions}
 
 
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        ("finetune --model m --task vqa --data d --text q", "--text is about your own file"),
+        ("finetune --model m --task vqa --data d --form regress", "--form is about your own file"),
+        ("compare --tasks vqa --data d --dev x.csv", "--dev is about your own file"),
+        ("data check d --image photo", "--image is about your own file"),
+        ("finetune --model m --task vqa --data d --backbone b", "--backbone is about pixels"),
+        ("pretrain --student m --regions r --task vqa --data d --no-flip", "--no-flip is about"),
+        ("predict --model m --data d --detector x", "--detector finds regions in --images FOLDER"),
+        ("evaluate --model m --data d --backbone x", "--backbone finds regions in --images"),
+        ("evaluate --model . --data . --trust dogs", "--trust dogs: expected MODULE:NAME"),
+        ("verdict --runs . b=. --trust mine.py", "--trust mine.py: expected MODULE:NAME"),
+        ("verdict --runs a b --published c=BERT-b", "no group is called 'c'; there are: a, b"),
+        ("verdict --runs a b --published b=MLM b=VL-BERT", "--published: b is there twice"),
+    ],
+)
+def test_what_nothing_reads_is_refused(
+    line: str, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*line.split(), "--out", "x.csv"] if line.startswith("predict") else line.split()
+    assert main(words) == 2
+    assert fault in capsys.readouterr().err
+
+
 def test_of_the_cross_modal_encoder_too() -> None:
     usual, crossing = ObjectiveSettings(), CrossModalOptions(hard_negatives=3)
     assert "--hard-negatives" in unread(("mlm", "l1"), usual, "", crossing)[0]

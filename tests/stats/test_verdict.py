@@ -498,6 +498,7 @@ def test_empty_folders_and_names_given_twice(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_runs(tmp_path / "a", both(0.0)[0])
+    twins = write_runs(tmp_path / "twins", both(0.0)[0], "swag")
     (tmp_path / "empty").mkdir()
     for arguments, message in (
         (["--runs", str(folder)], "needs --runs CONTROL_FOLDER OTHER_FOLDER"),
@@ -505,6 +506,10 @@ def test_empty_folders_and_names_given_twice(
         (["--runs", str(folder), str(tmp_path / "absent")], "absent: no such file"),
         (["--runs", str(folder), f"a={folder}"], "two groups are called 'a'"),
         (["--runs", str(folder), f"b={folder}", "--published", "b=GPT"], "there are: CLIP-T"),
+        (
+            ["--runs", str(twins), f"b={twins}", "--published", "b=MLM"],
+            "b: the paper has no number",
+        ),
     ):
         assert main(["verdict", *arguments, "--out", str(tmp_path / "v")]) == 2
         error = capsys.readouterr().err

@@ -21,6 +21,7 @@ from groundling.settings.inputs import (
     Pixels,
     RegionInput,
     check_adapter,
+    check_pixels,
 )
 from groundling.settings.objectives import (
     Adversarial,
@@ -117,6 +118,7 @@ def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Non
         )
     _check_disk(config.free_gb, Path(out))
     _check_regions_given(config)
+    check_pixels(config.pixels, config.regions.images)
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)

@@ -25,6 +25,7 @@ from groundling.settings.inputs import (
     Joining,
     Pixels,
     RegionInput,
+    check_pixels,
     weighted,
     weighted_files,
 )
@@ -126,6 +127,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     learned, held = config.learned, config.held
     if not config.regions.regions:
         raise InputError("pretrain needs --regions STORE")
+    check_pixels(config.pixels, config.regions.images)
     if bool(learned.captions) == bool(learned.task):
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"

@@ -266,7 +266,7 @@ task's official files or your own file with labels, as for `evaluate`."""
     asking: Asking = field(default_factory=Asking)
     label: Annotated[str, Input.COLUMN] = ""
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
-    trust: tuple[str, ...] = ()
+    trust: Annotated[tuple[str, ...], Input.OBJECT] = ()
     """MODULE:NAME of every object of your own that a fine-tuned model's folder asks for, such as its task; nothing is \
 imported because a folder says so."""
     most_examples: Annotated[int, at_least(0)] = 1000
