@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from groundling import __version__
 from groundling.command_line import COMMANDS
 from groundling.command_line.flags import HELP, help_of, listed, parsed
-from groundling.core.errors import InputError, first_line, nearest
+from groundling.core.errors import InputError, disk_fault, nearest
 from groundling.runs.folder import json_text
 from groundling.runs.progress import heard, is_first
 
@@ -39,9 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # beside the readers, which name their file themselves
-        reason = error.strerror or first_line(error)
-        file = error.filename or "a file"
-        print(f"groundling: {file}: cannot be read or written ({reason})", file=sys.stderr)
+        print(f"groundling: {disk_fault(error)}", file=sys.stderr)
         return 2
 
 

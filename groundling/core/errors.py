@@ -39,10 +39,12 @@ def as_keywords(
 ) -> Iterator[None]:
     """Inside, an InputError calls a setting by its keyword, as Python has it, where it named a command's flag.
 
+    A name that no file can have, and whatever else the system refuses, is an InputError as well.
+
     `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8` becomes `batch=8`,
     `--no-tags` becomes `tags=False`, and `--train.batch 8` becomes `train['batch']=8`. A flag of no such name stays as
-    it is, and so does what a quoted command has.
-    `given` are keywords' values, by which a value is told from the next word of the sentence.
+    it is, and so does what a quoted command has. `given` are keywords' values, by which a value is told from the next
+    word of the sentence.
     """
 
     def is_value(name: str, word: str) -> bool:
@@ -76,6 +78,8 @@ def as_keywords(
         if told == str(error):
             raise
         raise InputError(told) from error.__cause__
+    except OSError as error:  # beside the readers, which name their file themselves
+        raise InputError(disk_fault(error)) from error
 
 
 STUMBLES = (
@@ -159,6 +163,12 @@ def as_typed(message: str, flags: Mapping[str, str]) -> str:
         return f"--{prefix}{dot}{no}{last}"
 
     return re.sub(r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)", typed, message)
+
+
+def disk_fault(error: OSError) -> str:
+    """What an error of the system says of a file that no reader named."""
+    reason = error.strerror or first_line(error)
+    return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
 
 
 def first_line(error: BaseException) -> str:

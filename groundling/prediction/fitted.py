@@ -13,7 +13,7 @@ from accelerate import PartialState
 from torch import Tensor
 
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
-from groundling.core.errors import InputError, check_known, naming, refuse
+from groundling.core.errors import InputError, check_known, naming, reading, refuse
 from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
@@ -509,7 +509,8 @@ def load(
         InputError: there is no saved model, the folder does not say what it answers, it is damaged, or it asks for
             code that `trust` does not name.
     """
-    found = chosen(Path(source), seed, seeds)
+    with reading(source):
+        found = chosen(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
     elsewhere = Elsewhere(detector, backbone)

@@ -222,6 +222,8 @@ class Setting:
         for one in every:
             if not isinstance(one, kinds) or (isinstance(one, bool) and self.member is not bool):
                 raise self._wrong(repr(value), self.words)
+            if isinstance(one, str) and "\0" in one:
+                raise self._wrong(repr(value), "a text without NUL bytes")
             if isinstance(one, int) and abs(one) >= LARGEST:
                 raise self._wrong("a number of more than 18 digits", "a smaller one")
         if self.range is not None and not all(one in self.range for one in every):

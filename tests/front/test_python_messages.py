@@ -103,3 +103,26 @@ def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:
         groundling.compare(data="own.csv", text="q", label="y", arms="mlm", adapt=given, out="out")
     with pytest.raises(InputError, match=r"arms=l1 needs adapt\['teacher'\]= FOLDER"):
         groundling.compare(data="own.csv", text="q", label="y", arms="l1", adapt=given, out="out")
+
+
+@pytest.mark.parametrize("name", ["x" * 5000, "a\0b"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda name: groundling.data_check(folder=name),
+        lambda name: groundling.adapt(student=name, text=name, arm="mlm"),
+        lambda name: groundling.data_world(out=name),
+        lambda name: groundling.quickstart(out=name),
+        lambda name: groundling.look(name, image=name, text="a cat"),
+        groundling.load,
+    ],
+)
+def test_names_that_no_file_can_have(call: Callable[[str], Any], name: str) -> None:
+    with pytest.raises(InputError):
+        call(name)
+
+
+@pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data world", "sweep"])
+def test_an_empty_place_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*command.split(), "--out", ""]) == 2
+    assert "--out '': names no file or folder" in capsys.readouterr().err
