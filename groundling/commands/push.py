@@ -53,7 +53,7 @@ def uploaded(config: PushConfig) -> dict[str, Any]:
             f"{folder}: has not finished, there is no result.json; run its command to the end"
         )
     text = _card(config.to, folder, model, run, result)
-    url = _sent(model, text, config)
+    url = _sent(model, text, config.to, config.private)
     return {"pushed": str(model), "to": url}
 
 
@@ -88,24 +88,24 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
 
 
-def _sent(model: Path, text: str, config: PushConfig) -> str:
+def _sent(model: Path, text: str, to: str, is_private: bool) -> str:
     """The address of the model after its upload."""
     from huggingface_hub import HfApi
 
     api = HfApi()
     # Of the HTTP client, which is another one from version to version.
-    with expecting(f"{config.to}: the hub did not take it", errors=Exception):
+    with expecting(f"{to}: the hub did not take it", errors=Exception):
         # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
-        private = True if config.private else None
-        url = api.create_repo(config.to, private=private, exist_ok=True)
+        private = True if is_private else None
+        url = api.create_repo(to, private=private, exist_ok=True)
         api.upload_folder(
-            repo_id=config.to,
+            repo_id=to,
             folder_path=model,
             ignore_patterns=["README.md"],
             commit_message="Upload with groundling",
         )
         api.upload_file(
-            repo_id=config.to,
+            repo_id=to,
             path_or_fileobj=text.encode(),
             path_in_repo="README.md",
             commit_message="How it was made",

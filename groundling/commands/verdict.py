@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -29,7 +30,7 @@ class VerdictConfig(Settings):
 
 def check(config: VerdictConfig, out: str | Path) -> None:
     """Raises InputError for fewer than two groups, two of one name, and an unknown published system or group."""
-    groups = groups_of(config)
+    groups = groups_of(config.runs)
     if len(groups) < 2:
         raise InputError(
             "verdict needs --runs CONTROL_FOLDER OTHER_FOLDER [...], each FOLDER or NAME=FOLDER"
@@ -43,10 +44,10 @@ def check(config: VerdictConfig, out: str | Path) -> None:
         check_known(name, groups, f"--published {text}: no group is called {name!r}")
 
 
-def groups_of(config: VerdictConfig) -> dict[str, str]:
+def groups_of(runs: Sequence[str]) -> dict[str, str]:
     """The run folders of a verdict by name; raises InputError for two of one name."""
     groups: dict[str, str] = {}
-    for text in config.runs:
+    for text in runs:
         name, folder = named_folder(text)
         if not name:
             name = Path(folder).name
@@ -65,7 +66,7 @@ def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
     """
     from groundling.stats.verdict_report import are_comparable, collected_of, write_judged
 
-    groups = groups_of(config)
+    groups = groups_of(config.runs)
     beside = {}
     for text in config.published:
         name, _, system = text.partition("=")

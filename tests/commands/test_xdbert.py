@@ -76,18 +76,17 @@ def test_a_letter_of_more_pieces_than_a_block_has_does_not_stop_it(roberta_token
 
 
 def test_which_arms_read_blocks_and_of_what_length() -> None:
-    plain = AdaptConfig()
-    assert reading_of(plain, True, 512) == reading_of(plain, True, 8192)
-    found = [reading_of(plain, joint, longest) for joint in (True, False) for longest in (512, 32)]
+    assert reading_of("auto", 0, 0, True, 512) == reading_of("auto", 0, 0, True, 8192)
+    found = [
+        reading_of("auto", 0, 0, joint, longest) for joint in (True, False) for longest in (512, 32)
+    ]
     assert [(one.form, one.max_length, one.windows(77), one.windows(20)) for one in found] == [
         ("blocks", 512, 9, 35),
         ("blocks", 32, 9, 35),
         ("lines", 128, 0, 0),
         ("lines", 32, 0, 0),
     ]
-    told = reading_of(
-        configured(AdaptConfig, form="lines", max_length=40, max_windows=3), True, 512
-    )
+    told = reading_of("lines", 40, 3, True, 512)
     assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
         found[0].note("xdbert", 9) == "xdbert reads blocks of 512 pieces, in at most 9 CLIP windows"

@@ -178,4 +178,4 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
     ):
         assert named_folder(word) == (name, folder)
     config = configured(VerdictConfig, runs=["runs/lr=1/a", "w/o images=b"])
-    assert groups_of(config) == {"a": "runs/lr=1/a", "w/o images": "b"}
+    assert groups_of(config.runs) == {"a": "runs/lr=1/a", "w/o images": "b"}

@@ -23,7 +23,7 @@ from groundling.commands.adapt.evaluation import (
 from groundling.core.rng import seed_of
 from groundling.data.captions.captions import Wanted
 from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
-from groundling.data.samples import Samples, TextInput, WindowInput
+from groundling.data.samples import TextInput, WindowInput
 from groundling.models.clip import load_clip_text
 from groundling.models.crossmodal import CrossModal
 from groundling.models.heads import LMHead, save_with_lm_head, start_lm_head
@@ -95,13 +95,18 @@ class Reading:
         return f"{arm} reads blocks of {self.max_length} pieces, in at most {windows} CLIP windows{paper}"
 
 
-def reading_of(config: AdaptConfig, joint: bool, longest: int) -> Reading:
+def reading_of(
+    form: Literal["auto", "lines", "blocks"],
+    max_length: int,
+    max_windows: int,
+    joint: bool,
+    longest: int,
+) -> Reading:
     """How an arm reads its text: as told, or else, if it is `joint`, as XDBERT; `longest` is what the student reads."""
-    form = config.form
     if form == "auto":
         form = "blocks" if joint else "lines"
-    wanted = config.max_length or (BLOCK if form == "blocks" else LINE)
-    return Reading(form, min(wanted, longest), config.settings.distilling.max_windows)
+    wanted = max_length or (BLOCK if form == "blocks" else LINE)
+    return Reading(form, min(wanted, longest), max_windows)
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
@@ -110,43 +115,37 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     inner = inner_step(config.inner, config.adversarial)
     pairs = read_pairs(config.retention) if config.retention else None
     text = load_text_encoder(config.student)
-    retention = (
-        Retention(pairs, text, text.sentence or _pooled(text, config.settings.distilling))
-        if pairs
-        else None
-    )
-    run.note(
-        *precision_note(config.student),
-        *_unread(config, arm),
-        *_pool_notes(config, arm, text),
-    )
-    retains = _retains(config, arm, text)
     settings = config.settings
+    pool = settings.distilling.pool
+    retention = Retention(pairs, text, text.sentence or _pooled(text, pool)) if pairs else None
+    run.note(*precision_note(config.student), *_unread(config, arm))
+    run.note(*_pool_notes(config, arm, text))
+    retains = bool(config.retain) and text.sentence is not None and not arm.joint
+    max_windows = settings.distilling.max_windows
     if config.keep_projection:
         settings = replace(settings, distilling=_into_teachers_space(text, settings.distilling))
-    reading = reading_of(config, arm.joint, text.max_length)
+    reading = reading_of(config.form, config.max_length, max_windows, arm.joint, text.max_length)
     model, windows = _model(config, arm, text, reading, training.seed)
     if windows:
         run.note(reading.note(config.arm, windows.max_windows))
-    texts, held = _texts(config, reading, text, windows, place_of_stores(run.folder))
+    files = weighted_files(config.text, "--text")
+    texts, held = _texts(config, files, reading, text, windows, place_of_stores(run.folder))
     given = Given(model.sizes, Vocabulary.of(text.tokenizer), settings, config.crossing)
-    teacher_set = _teacher_set(
-        run, config, arm, given, training.seed, [FrozenCopy(text)] if retains else []
-    )
+    also = [FrozenCopy(text)] if retains else []
+    teacher_set = _teacher_set(run, config.teacher, arm, given, training.seed, also)
     samples, teachers = teacher_set.wrap(texts)
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
     objectives = make_objectives(arm.names, given, training.seed)
     heads = _start_heads(arm.names, objectives, config.student, text)
-    run.note(*_notes(config, arm, training, heads, text))
+    run.note(*_notes(config.student, arm, training, heads, text))
     if retains:
         objectives.append(Retain(given.sizes, weight=config.retain))
-        run.note(_retain_note(config))
-    run.note(*fewer_negatives(objectives, training))
+        run.note(_retain_note(config.retain, config.student))
     by_length = match_by_length(objectives, texts, training.seed)
-    run.note(*length_note(by_length, reading.form))
+    run.note(*fewer_negatives(objectives, training), *length_note(by_length, reading.form))
     held_out = _held_out(held, teacher_set, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
-    sources = _sources(config, texts, samples)
+    sources = sectioned(Source(samples, name="--text"), texts.bounds, files)
     result = train(
         model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
     )
@@ -164,7 +163,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
 
     def save(folder: Path) -> None:
         result["fills_masks"] = _export(folder, text, model, objectives, config)
-        card = _card(config, training, result, library_of(folder / "model"))
+        card = _card(config, files, training, result, library_of(folder / "model"))
         (folder / "model" / "README.md").write_text(card, encoding="utf-8")
 
     run.save(save)
@@ -173,6 +172,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
 
 def _texts(
     config: AdaptConfig,
+    files: Sequence[Weighted],
     reading: Reading,
     text: TextEncoder,
     windows: WindowInput | None,
@@ -186,23 +186,14 @@ def _texts(
         return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
 
     held = cut(config.held) if config.held else None
-    return cut([each.file for each in _files(config)], config.max_texts), held
-
-
-def _sources(config: AdaptConfig, texts: CorpusSamples, samples: Samples) -> list[Source]:
-    """What is learned from, `samples` being `texts` beside which teachers may stand; by file, if files have weights."""
-    return sectioned(Source(samples, name="--text"), texts.bounds, _files(config))
-
-
-def _files(config: AdaptConfig) -> list[Weighted]:
-    return weighted_files(config.text, "--text")
+    return cut([each.file for each in files], config.max_texts), held
 
 
 def _teacher_set(
-    run: Run, config: AdaptConfig, arm: Arm, given: Given, seed: int, also: Sequence[FrozenCopy]
+    run: Run, teacher: str, arm: Arm, given: Given, seed: int, also: Sequence[FrozenCopy]
 ) -> TeacherSet:
     """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
-    source = config.teacher if arm.taught else ""
+    source = teacher if arm.taught else ""
     return load_teacher_set(source, arm.names, given, run.state.device, run.folder, seed, also)
 
 
@@ -257,17 +248,19 @@ def _export(
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def _pooled(text: TextEncoder, options: Distilling) -> Sentence:
+def _pooled(text: TextEncoder, pool: str) -> Sentence:
     """How a plain encoder's states become a sentence vector: by --pool, of which `own` is the first position here."""
-    mode = "mean" if options.pool == "mean" else "cls"
+    mode = "mean" if pool == "mean" else "cls"
     return pooled_by(mode, text.sizes.text, text.max_length)
 
 
-def _into_teachers_space(text: TextEncoder, options: Distilling) -> Distilling:
+def _into_teachers_space(text: TextEncoder, distilling: Distilling) -> Distilling:
     """Options with which the sentence projection ends in the teacher's own space, from what the folder can pool."""
-    if text.sentence is None or options.pool != "own":
-        text.speaks(_pooled(text, options))
-    return replace(options, pool="own", l1_targets="unit", max_windows=options.max_windows or 1)
+    if text.sentence is None or distilling.pool != "own":
+        text.speaks(_pooled(text, distilling.pool))
+    return replace(
+        distilling, pool="own", l1_targets="unit", max_windows=distilling.max_windows or 1
+    )
 
 
 def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
@@ -283,11 +276,6 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
     return notes + unread(arm.names, settings, config.inner, config.crossing)
 
 
-def _retains(config: AdaptConfig, arm: Arm, text: TextEncoder) -> bool:
-    """Whether the student is a sentence encoder whose vectors are to stay where they are."""
-    return bool(config.retain) and text.sentence is not None and not arm.joint
-
-
 def _retained(retention: Retention | None, text: TextEncoder) -> dict[str, Any]:
     """`retention` of a result, which is said, too; nothing where nobody asked for it."""
     if retention is None:
@@ -297,9 +285,9 @@ def _retained(retention: Retention | None, text: TextEncoder) -> dict[str, Any]:
     return {"retention": report}
 
 
-def _retain_note(config: AdaptConfig) -> str:
+def _retain_note(retain: float, student: str) -> str:
     return (
-        f"--retain {config.retain:g}: {config.student} is a sentence encoder, whose vectors are held where they were; "
+        f"--retain {retain:g}: {student} is a sentence encoder, whose vectors are held where they were; "
         "--retain 0 lets them go"
     )
 
@@ -337,7 +325,7 @@ def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
 
 
 def _notes(
-    config: AdaptConfig,
+    student: str,
     arm: Arm,
     training: TrainConfig,
     heads: Mapping[str, str],
@@ -349,7 +337,7 @@ def _notes(
     if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
         chance = math.log(text.sizes.word_table[0])
         notes.append(
-            f"masked LM: {config.student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
+            f"masked LM: {student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
             f"while it learns, the encoder unlearns; taken: {pace}; --no-masked-lm does without, beside l1 or "
             "contrastive; --retention measures what is lost"
         )
@@ -429,8 +417,14 @@ def _count(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def _card(config: AdaptConfig, training: TrainConfig, result: dict[str, Any], library: str) -> str:
-    texts = "\n".join(f"- `{Path(each.file).name}`" for each in _files(config))
+def _card(
+    config: AdaptConfig,
+    files: Sequence[Weighted],
+    training: TrainConfig,
+    result: dict[str, Any],
+    library: str,
+) -> str:
+    texts = "\n".join(f"- `{Path(each.file).name}`" for each in files)
     weights = result["loss_weights"]
     terms = ", ".join(
         f"{term} {value:.3f}"

@@ -112,17 +112,12 @@ def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
 
 
 def read(config: SweepConfig, out: Path) -> Sweep:
-    """What of the file is wanted."""
-    what = read_sweep(config.file)
-    check_notes(steps_of(what, out), what)
-    return _narrowed(what, config)
-
-
-def _narrowed(what: Sweep, config: SweepConfig) -> Sweep:
     """What of the file is wanted: a table, some rows, other numbers of seeds.
 
-    Raises InputError for a table or row that the file does not have.
+    Raises InputError for a mistake in the file, and for a table or row that it does not have.
     """
+    what = read_sweep(config.file)
+    check_notes(steps_of(what, out), what)
     if config.table:
         offered = [table.name for table in what.tables]
         check_known(
@@ -131,20 +126,20 @@ def _narrowed(what: Sweep, config: SweepConfig) -> Sweep:
         tables = tuple(table for table in what.tables if table.name == config.table)
         what = replace(what, tables=tables)
     if config.rows:
-        what = replace(what, tables=_rows_of(what, config))
+        what = replace(what, tables=_rows_of(what, config.rows))
     if config.seeds:
         tunings = tuple(replace(tuning, seeds=0) for tuning in what.tunings)
         what = replace(what, seeds=config.seeds, tunings=tunings)
     return what
 
 
-def _rows_of(what: Sweep, config: SweepConfig) -> tuple[PaperTable, ...]:
+def _rows_of(what: Sweep, wanted: Sequence[str]) -> tuple[PaperTable, ...]:
     offered = list(dict.fromkeys(row for table in what.judged() for row in table.rows))
-    for row in config.rows:
+    for row in wanted:
         check_known(row, offered, f"--rows {row}: no such variant")
     kept = []
     for table in what.judged():
-        rows = tuple(row for row in table.rows if row in config.rows)
+        rows = tuple(row for row in table.rows if row in wanted)
         if rows:
             kept.append(replace(table, rows=rows))
     return tuple(kept)

@@ -85,33 +85,52 @@ def clip_tokenizer(texts: Sequence[str], vocabulary: int) -> CLIPTokenizer:
     return CLIPTokenizer(vocab=ids, merges=merges)
 
 
-def small_clip(config: TeachConfig, tokenizer: PreTrainedTokenizerBase) -> CLIPModel:
-    """An untrained HF CLIP of the configured size; its weights follow torch's global seed."""
-    vision_width, vision_layers = config.vision
-    text_width, text_layers = config.text
-    text = {
+def small_clip(
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    vision: tuple[int, int],
+    text: tuple[int, int],
+    window: int,
+    projection: int,
+    size: int,
+    patch: int,
+) -> CLIPModel:
+    """An untrained HF CLIP; its weights follow torch's global seed.
+
+    Args:
+        tokenizer: of its text tower.
+        vision: width and layers of the vision tower.
+        text: width and layers of the text tower.
+        window: positions of the text tower.
+        projection: width of the joint space.
+        size: image side, pixels.
+        patch: patch side, pixels.
+    """
+    vision_width, vision_layers = vision
+    text_width, text_layers = text
+    text_config = {
         "vocab_size": len(tokenizer),
         "hidden_size": text_width,
         "num_hidden_layers": text_layers,
         "num_attention_heads": max(1, text_width // HEAD_WIDTH),
         "intermediate_size": 4 * text_width,
-        "max_position_embeddings": config.window,
-        "projection_dim": config.projection,
+        "max_position_embeddings": window,
+        "projection_dim": projection,
         "bos_token_id": tokenizer.bos_token_id,
         "eos_token_id": tokenizer.eos_token_id,
         "pad_token_id": tokenizer.pad_token_id,
     }
-    vision = {
+    vision_config = {
         "hidden_size": vision_width,
         "num_hidden_layers": vision_layers,
         "num_attention_heads": max(1, vision_width // HEAD_WIDTH),
         "intermediate_size": 4 * vision_width,
-        "image_size": config.size,
-        "patch_size": config.patch,
-        "projection_dim": config.projection,
+        "image_size": size,
+        "patch_size": patch,
+        "projection_dim": projection,
     }
     clip = CLIPModel(
-        CLIPConfig(projection_dim=config.projection, text_config=text, vision_config=vision)
+        CLIPConfig(projection_dim=projection, text_config=text_config, vision_config=vision_config)
     )
     with torch.no_grad():
         clip.text_model.embeddings.token_embedding.weight.mul_(WORD_SPREAD)
@@ -131,7 +150,7 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
     images = data.images
     model, cut = _model(run, images, config, training)
     contrast = Contrast(model.sizes)
-    run.note(*data.notes, *_of_start(config, training))
+    run.note(*data.notes, *_of_start(config.start, training))
     if config.start:
         run.note(*precision_note(config.start))
     if not config.untrained:
@@ -171,12 +190,12 @@ def _exam(model: TwoTowers, held_out: CaptionSamples, examining: Examining) -> E
     return exam_every(examining, "held-out images", MEAN, measure)
 
 
-def _of_start(config: TeachConfig, training: TrainConfig) -> list[str]:
+def _of_start(start: str, training: TrainConfig) -> list[str]:
     """What to say of settings for an existing CLIP; nothing of a new one."""
-    if not config.start or training.lr < TEACHING.lr:
+    if not start or training.lr < TEACHING.lr:
         return []
     return [
-        f"--start {config.start}: a rate of {training.lr:g} is for a CLIP from scratch and undoes what this one knew; "
+        f"--start {start}: a rate of {training.lr:g} is for a CLIP from scratch and undoes what this one knew; "
         "--lr 1e-5 is a gentle one"
     ]
 
@@ -188,9 +207,19 @@ def _model(
     if config.start:
         return load_two_towers(config.start)
     with run.state.main_process_first():
-        tokenizer = _tokenizer(run.folder / PREPARED / "tokenizer", images, config, run.state)
+        place = run.folder / PREPARED / "tokenizer"
+        tokenizer = _tokenizer(place, images, config.vocabulary, run.state)
     torch.manual_seed(seed_of(training.seed, "init"))
-    return TwoTowers(small_clip(config, tokenizer), tokenizer), None
+    clip = small_clip(
+        tokenizer,
+        vision=config.vision,
+        text=config.text,
+        window=config.window,
+        projection=config.projection,
+        size=config.size,
+        patch=config.patch,
+    )
+    return TwoTowers(clip, tokenizer), None
 
 
 @dataclass(frozen=True)
@@ -230,11 +259,11 @@ def _data(config: TeachConfig) -> _Data:
 
 
 def _tokenizer(
-    folder: Path, images: Sequence[Captioned], config: TeachConfig, state: PartialState
+    folder: Path, images: Sequence[Captioned], vocabulary: int, state: PartialState
 ) -> PreTrainedTokenizerBase:
     """The run's tokenizer, learned from the training captions by the main process, read by all others."""
     if state.is_main_process and not folder.exists():
         captions = [caption for image in images for caption in image.captions]
         with whole_folder(folder.parent) as partial:
-            clip_tokenizer(captions, config.vocabulary).save_pretrained(partial / folder.name)
+            clip_tokenizer(captions, vocabulary).save_pretrained(partial / folder.name)
     return load_tokenizer(folder)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -54,8 +54,9 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
             labels where their answers are asked for, or settings do not fit the model.
     """
-    analysis = _Analysis(config, run.state.device)
-    read_all(analysis.passes, partial(plan, config), config.processes)
+    make = partial(_Analysis, config)
+    analysis = make(run.state.device)
+    read_all(analysis.passes, partial(plan, make), config.processes)
     found = analysis.result()
     chosen = _selected_words(config, analysis, run.state.device)
     run.note(*dict.fromkeys(analysis.notes))
@@ -63,9 +64,9 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     return {**asked, **found, "selected_words": chosen, "notes": run.notes}
 
 
-def plan(config: ModalityConfig, device: torch.device) -> list[Pass]:
-    """Every pass of every model."""
-    return _Analysis(config, device).passes
+def plan(make: Callable[[torch.device], _Analysis], device: torch.device) -> list[Pass]:
+    """Every pass of every model, as another process makes them anew."""
+    return make(device).passes
 
 
 class _Analysis:

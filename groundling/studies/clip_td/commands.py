@@ -85,9 +85,9 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
         )
 
 
-def reads_wordnet(config: ShiftConfig) -> bool:
+def reads_wordnet(kind: str, wordnet: str) -> bool:
     """Whether WordNet tells lemmas, and synonyms."""
-    return config.kind == "em" or bool(config.wordnet)
+    return kind == "em" or bool(wordnet)
 
 
 def shift_inputs(config: ShiftConfig) -> Inputs:
@@ -95,13 +95,14 @@ def shift_inputs(config: ShiftConfig) -> Inputs:
     from groundling.studies.clip_td.explicit_mitigation import wordnet_folder
     from groundling.tasks.vcr import ANSWER
 
+    has_wordnet = reads_wordnet(config.kind, config.wordnet)
     return {
         "data": ANSWER.file(Path(config.data), config.split),
         "attack": config.attack,
         "attack rationale": config.attack_rationale,
         "losses": config.losses,
         "predictions": config.predictions,
-        "wordnet": wordnet_folder(config.wordnet) if reads_wordnet(config) else "",
+        "wordnet": wordnet_folder(config.wordnet) if has_wordnet else "",
     }
 
 

@@ -141,7 +141,9 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
     """
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
-    wordnet = WordNet(wordnet_folder(config.wordnet)) if reads_wordnet(config) else None
+    wordnet = None
+    if reads_wordnet(config.kind, config.wordnet):
+        wordnet = WordNet(wordnet_folder(config.wordnet))
     lemma: Lemma = str.lower if wordnet is None else wordnet.lemma
     result: dict[str, Any] = {"kind": config.kind, "split": config.split}
     result["lemmas"] = "none, forms in lower case"

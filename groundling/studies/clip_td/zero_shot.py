@@ -67,18 +67,20 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     kind = _kind(task)
     _check(config, task, kind)
     task = with_others(task, config.also)
-    inputs = _looks_at(config, task)  # a mistake in --regions is told before any data is read
-    work = _Answering(config, task, kind, run, inputs)
+    answered = [config.split] if config.split else list(task.dev)
+    read = [*answered, *([task.train] if config.fit == "train" else [])]  # clusters are of it
+    inputs = _looks_at(config, task, read)  # a mistake in --regions is told before any data is read
+    work = _Answering(config, task, kind, run, inputs, read)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
-    for split in _splits(config, task):
+    for split in answered:
         answers = work.answers(split)
         if run.state.is_main_process:
             write_answers(answers, task, split, place)
         if answers.labels is not None:
-            scores[split] = _scored(answers, task, split, config)
+            scores[split] = _scored(answers, task, split, folder, not config.most_questions)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores}
     if run.state.is_main_process:
@@ -119,33 +121,24 @@ def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
         raise InputError("--teacher-cache is for features of a CLIP; --regions has none")
 
 
-def _splits(config: ZeroShotConfig, task: Task) -> Sequence[str]:
-    """What is answered."""
-    return [config.split] if config.split else task.dev
-
-
-def _looks_at(config: ZeroShotConfig, task: Task) -> RegionInputs | None:
-    """The regions of every split that is read, whose stores are opened; None without --regions."""
+def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> RegionInputs | None:
+    """The regions of every split that is `read`, whose stores are opened; None without --regions."""
     if not config.shown.regions:
         return None
     settings = RegionInput(**vars(config.shown), tags=config.tags)
     names = (task.train, *task.dev, *task.test)
     inputs = RegionInputs(settings, names, f"split of {task.name}", called=UNTIED)
-    for split in _read(config, task):
+    for split in read:
         inputs.stores(split)
     return inputs
 
 
-def _read(config: ZeroShotConfig, task: Task) -> list[str]:
-    """Splits that are read: those that are answered, and the one that clusters are of."""
-    return [*_splits(config, task), *([task.train] if config.fit == "train" else [])]
-
-
-def _scored(answers: Scores, task: Task, split: str, config: ZeroShotConfig) -> dict[str, float]:
+def _scored(
+    answers: Scores, task: Task, split: str, folder: Path, is_whole: bool
+) -> dict[str, float]:
     """The task's metrics and, of a whole split, the benchmark's own scores; one answer to all is marked."""
     scores = dict(answers.metrics)
-    if not config.most_questions:
-        folder = Path(config.data)
+    if is_whole:
         scores |= task.official(folder, split, answers.officials, answers.predictions)
     if collapsed(answers.predictions, answers.labels):
         scores["constant"] = 1.0
@@ -162,6 +155,7 @@ class _Answering:
         kind: Kind,
         run: Run,
         inputs: RegionInputs | None,
+        read: Sequence[str],
     ) -> None:
         self.config = config
         self.task = task
@@ -169,8 +163,8 @@ class _Answering:
         self.told: dict[str, Any] = {"notes": [], "dropped_pieces": 0}
         self.match: Matcher
         if inputs is not None:
-            splits, device = _read(config, task), run.state.device
-            self.match = ByMatchHead(config.model, inputs, splits, device, config.max_length)
+            device = run.state.device
+            self.match = ByMatchHead(config.model, inputs, read, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
             self.match = ByCosine(config.model, config.shown.images, run.state.device, cache)

@@ -13,7 +13,6 @@ import numpy as np
 from numpy.random import Generator
 
 from groundling.core.rng import generator
-from groundling.studies.worlds.commands import WorldConfig
 
 ATTRIBUTES: dict[str, tuple[str, ...]] = {
     "colour": ("red", "green", "blue", "yellow", "purple", "pink"),
@@ -191,24 +190,24 @@ def _fixed_words(rng: Generator, category: str) -> dict[str, str]:
     }
 
 
-def draw_nouns(config: WorldConfig) -> list[Noun]:
+def draw_nouns(seed: int, nouns: int, test_nouns: int, dev_nouns: int) -> list[Noun]:
     """Nouns with attributes and category as balanced, and as independent of each other, as the count allows."""
-    rng = generator(config.seed, "nouns", 0)
+    rng = generator(seed, "nouns", 0)
     names = ["".join(letters) for letters in itertools.product(*SYLLABLES)]
     spelling = rng.permutation(len(names))
     counts = [len(values) for values in PROPERTIES]
     combinations = np.array(list(itertools.product(*map(range, counts))))
     one_hot = _one_hot(combinations, counts)
-    picks = _pick(rng, config.nouns, one_hot)
+    picks = _pick(rng, nouns, one_hot)
     values = combinations[picks]
-    splits = _split(rng, config, values, one_hot[picks])
-    nouns = []
+    splits = _split(rng, test_nouns, dev_nouns, values, one_hot[picks])
+    drawn = []
     for row, name, split in zip(values, spelling, splits, strict=False):
         colour, shape, size, texture, category = (
             options[i] for options, i in zip(PROPERTIES, row, strict=True)
         )
-        nouns.append(Noun(names[name], colour, shape, size, texture, category, str(split)))
-    return nouns
+        drawn.append(Noun(names[name], colour, shape, size, texture, category, str(split)))
+    return drawn
 
 
 def _one_hot(combinations: np.ndarray, counts: list[int]) -> np.ndarray:
@@ -239,18 +238,18 @@ def _pick(rng: Generator, nouns: int, one_hot: np.ndarray) -> list[int]:
 
 
 def _split(
-    rng: Generator, config: WorldConfig, values: np.ndarray, one_hot: np.ndarray
+    rng: Generator, test: int, dev: int, values: np.ndarray, one_hot: np.ndarray
 ) -> np.ndarray:
     """The split of each noun (N,): test and dev take nouns with values that are rare in them so far."""
     looks = values[:, :-1]
-    splits = np.full(config.nouns, "train")
-    for split in ["test"] * config.test_nouns + ["dev"] * config.dev_nouns:
+    splits = np.full(len(values), "train")
+    for split in ["test"] * test + ["dev"] * dev:
         inside = splits == split
         commonness = 2 * one_hot @ one_hot[inside].sum(axis=0)
         # Among equals, a noun with one look-alike in the split goes first: the probe "odd" needs those.
         shared = (looks[:, None, :] == looks[None, inside, :]).sum(axis=2)
         look_alikes = (shared == len(ATTRIBUTES) - 1).sum(axis=1)
-        cost = commonness + (look_alikes != 1) + rng.random(config.nouns)
+        cost = commonness + (look_alikes != 1) + rng.random(len(values))
         cost[splits != "train"] = np.inf
         splits[cost.argmin()] = split
     return splits

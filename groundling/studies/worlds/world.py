@@ -86,23 +86,23 @@ class Scene:
     """The things, one or two."""
 
 
-def cell_of(config: WorldConfig) -> int:
-    """Side of the square cell in which a thing is drawn, pixels."""
-    return config.size * 7 // 16
+def cell_of(size: int) -> int:
+    """Side of the square cell in which a thing is drawn, pixels; `size`: that of the image."""
+    return size * 7 // 16
 
 
-def draw_scene(config: WorldConfig, nouns: Sequence[Noun], image_id: int, blind: bool) -> Scene:
-    """What one image shows; blind, the same layout and nouns with the nouns' attributes redrawn."""
-    rng = generator(config.seed, "scene", image_id)
+def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind: bool) -> Scene:
+    """What one image of `size` x `size` pixels shows; blind, the same layout with the nouns' attributes redrawn."""
+    rng = generator(seed, "scene", image_id)
     first = int(rng.integers(len(nouns)))
     distance = 1 + int(rng.integers(len(nouns) - 1))
     second = (first + distance) % len(nouns)
     alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
     other_looks = (draw_looks(rng), draw_looks(rng))
     relation = "" if alone else RELATIONS[rng.integers(4)]
-    corners = _corners(rng, config, relation)
+    corners = _corners(rng, size, relation)
     fits = rng.integers(2, size=2)
-    redrawn = generator(config.seed, "blind", image_id)
+    redrawn = generator(seed, "blind", image_id)
     things = []
     for slot in range(1 if alone else 2):
         noun = nouns[(first, second)[slot]]
@@ -116,14 +116,14 @@ def draw_scene(config: WorldConfig, nouns: Sequence[Noun], image_id: int, blind:
     return Scene(image_id, relation, tuple(things))
 
 
-def _corners(rng: Generator, config: WorldConfig, relation: str) -> np.ndarray:
+def _corners(rng: Generator, size: int, relation: str) -> np.ndarray:
     """Left and upper edges of two cells (2, 2), pixels; of the first only, if there is no relation.
 
     Few places, hardly jittered: a vision transformer this small does not learn to move a shape about.
     """
-    middle = (config.size - cell_of(config)) // 2
-    step = config.size // 4
-    jitter = rng.integers(-1, 2, (2, 2)) * (config.size // 32)
+    middle = (size - cell_of(size)) // 2
+    step = size // 4
+    jitter = rng.integers(-1, 2, (2, 2)) * (size // 32)
     if not relation:
         right, down = PLACES[rng.integers(5)]
         x = middle + step * right + jitter[0]
@@ -230,8 +230,8 @@ class World:
 
     def __init__(self, config: WorldConfig) -> None:
         self.config = config
-        self.nouns = draw_nouns(config)
-        self.cell = cell_of(config)
+        self.nouns = draw_nouns(config.seed, config.nouns, config.test_nouns, config.dev_nouns)
+        self.cell = cell_of(config.size)
         forms = itertools.product(
             ATTRIBUTES["shape"], ATTRIBUTES["size"], ATTRIBUTES["texture"], (0, 1)
         )
@@ -242,7 +242,7 @@ class World:
 
     def scene(self, image_id: int, blind: bool = False) -> Scene:
         """What one image shows; blind, the same layout and nouns with the nouns' attributes redrawn."""
-        return draw_scene(self.config, self.nouns, image_id, blind)
+        return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, blind)
 
     def stamp(self, thing: Thing) -> Stamp:
         """How a thing is drawn in its cell, whatever its colour."""

@@ -25,7 +25,7 @@ from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page import Look, looked_at
 from groundling.studies.attention.page.model import Looked
-from groundling.studies.attention.page.pairs import Pair
+from groundling.studies.attention.page.pairs import Pair, pairs_of
 from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, Ranked, View, Word, pack
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
@@ -381,12 +381,12 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) 
         text="a red dog runs",
         cpu=True,
     )
-    assert len(looked_at(config).entries) == 1
+    assert len(looked_at(config, pairs_of(config)).entries) == 1
     homes.picture(tmp_path / "one.jpg", size=(120, 80))  # scaled: boxes are shares
-    assert len(looked_at(config).entries) == 1
+    assert len(looked_at(config, pairs_of(config)).entries) == 1
     homes.picture(tmp_path / "one.jpg", size=(40, 60))
     with pytest.raises(InputError) as caught:
-        looked_at(config)
+        looked_at(config, pairs_of(config))
     told = str(caught.value)
     assert f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are of an image of 60 x 40" in told
     assert str(tmp_path / "store") in told

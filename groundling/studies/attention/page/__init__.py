@@ -25,7 +25,7 @@ from groundling.settings.fields import declared, filled
 from groundling.studies.attention.commands import LOOK, LookConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.model import Looked
-from groundling.studies.attention.page.pairs import Entity, Pair, pairs_of
+from groundling.studies.attention.page.pairs import Entity, Pair, Pairs, pairs_of
 from groundling.studies.attention.page.views import HEAVY, Mass, Ranked, View, drawn
 
 if TYPE_CHECKING:
@@ -216,12 +216,11 @@ def look(
     with as_keywords(known, [name for name, one in known.items() if one.kind is bool], given):
         (config,) = filled([LookConfig()], given, "groundling.look")
         LOOK.check_together([config, ""])
-        return looked_at(config)
+        return looked_at(config, pairs_of(config))
 
 
-def looked_at(config: LookConfig) -> Look:
-    """The pages that the settings ask for; raises InputError for what does not fit or cannot be read."""
-    found = pairs_of(config)
+def looked_at(config: LookConfig, found: Pairs) -> Look:
+    """The pages of the pairs that were found; raises InputError for what does not fit or cannot be read."""
     known = [Ranked.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
     models = [
@@ -270,7 +269,7 @@ def write_pages(config: LookConfig, work: Work) -> dict[str, Any]:
     """
     out = work.out
     check_place(out)
-    made = looked_at(config)
+    made = looked_at(config, pairs_of(config))
     figures = {}
     if config.heat_maps:  # before anything is written, for heads that there are not
         figures[f"{out.stem}-heat-maps"] = made.figure(config.heat_maps)
