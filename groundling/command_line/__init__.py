@@ -90,7 +90,7 @@ class Command:
         Raises InputError for settings that are missing or do not go together, and for files, folders, models and
         columns that are not there.
         """
-        if self.out and (not values[-1] or "\0" in values[-1]):
+        if self.out and (not values[-1] or "\0" in str(values[-1])):
             raise InputError(f"--out {values[-1]!r}: names no file or folder")
         self.check_together(values)
         for sharing in _shared(values):
