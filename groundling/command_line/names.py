@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,7 @@ from typing import Any
 import groundling
 from groundling.core.errors import InputError, check_known, nearest
 from groundling.core.registry import instances, is_outside, noun
-from groundling.settings.objectives import Adversarial
+from groundling.settings.objectives import Adversarial, ExtraObjectives
 
 TASKS = (
     *("glue/cola", "glue/mnli", "glue/mrpc", "glue/qnli", "glue/qqp", "glue/rte"),
@@ -134,20 +134,19 @@ def arm_of(text: str, masked_lm: bool = True) -> Arm:
     return Arm(names, any(one.joint for one in facts), any(one.taught for one in facts))
 
 
-def check_parts(names: Sequence[str], teacher: str, command: str) -> None:
-    """Raises InputError for an unknown objective, or one that wants a teacher where there is none."""
-    for name in names:
-        if facts_of(name).taught and not teacher:
-            raise InputError(f"{command}: {name} needs --teacher FOLDER_OR_HUB_ID")
+def check_extra(extra: ExtraObjectives, inner: str, command: str) -> None:
+    """Raises InputError for an unknown objective, one without its teacher, or a teacher whose features nobody reads.
 
-
-def check_teacher(names: Sequence[str], teacher: str, inner: str, command: str) -> None:
-    """Raises InputError for a teacher whose features nobody reads; an inner step of one's own may."""
-    if not teacher or is_outside(inner) or any(facts_of(name).taught for name in names):
-        return
-    raise InputError(
-        f"{command}: nothing reads --teacher {teacher}; name an objective that does, such as --objectives contrastive"
-    )
+    An inner step of one's own may read them.
+    """
+    taught = [name for name in extra.objectives if facts_of(name).taught]
+    if taught and not extra.teacher:
+        raise InputError(f"{command}: {taught[0]} needs --teacher FOLDER_OR_HUB_ID")
+    if extra.teacher and not taught and not is_outside(inner):
+        raise InputError(
+            f"{command}: nothing reads --teacher {extra.teacher}; name an objective that does, such as --objectives "
+            "contrastive"
+        )
 
 
 def check_inner(name: str, options: Adversarial) -> None:

@@ -167,3 +167,22 @@ SNLI-VE and NLVR2."""
     adversarial_kl_over: Literal["sum", "mean"] = "sum"
     """--inner villa: divergence of an answer: sum over its classes, or their mean, as the release has it for VCR \
 alone, which halves it."""
+
+
+@dataclass(frozen=True)
+class InnerStepping(Settings):
+    """What happens to a micro-batch between two optimizer steps."""
+
+    inner: Annotated[str, Input.INNER] = ""
+    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
+    adversarial: Adversarial = field(default_factory=Adversarial)
+
+
+@dataclass(frozen=True)
+class ExtraObjectives(Settings):
+    """Objectives beside those of a task or of a model's own pre-training, and their teacher."""
+
+    objectives: tuple[str, ...] = ()
+    """Objectives by name, e.g. contrastive, or MODULE:NAME of your own."""
+    teacher: Annotated[str, Input.WEIGHTS] = ""
+    """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""

@@ -11,14 +11,14 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.names import arm_of, check_teacher
+from groundling.command_line.names import arm_of, check_extra
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import instances
 from groundling.objectives import Part, unread
 from groundling.settings.fields import configured, declared, flat, may_repeat
-from groundling.settings.objectives import CrossModalOptions, ObjectiveSettings
+from groundling.settings.objectives import CrossModalOptions, ExtraObjectives, ObjectiveSettings
 
 
 def lists() -> list[tuple[str, str, str]]:
@@ -82,8 +82,13 @@ def test_a_teacher_whom_nobody_asks_is_refused(
     if is_refused:
         asked = pytest.raises(InputError, match="nothing reads --teacher clip; name an objective")
     with asked:
-        check_teacher(names, "clip", inner, "finetune")
-    check_teacher(names, "", inner, "finetune")
+        check_extra(ExtraObjectives(names, "clip"), inner, "finetune")
+
+
+def test_an_objective_without_its_teacher_is_refused() -> None:
+    check_extra(ExtraObjectives(("mlm",)), "", "finetune")
+    with pytest.raises(InputError, match="finetune: td_image needs --teacher"):
+        check_extra(ExtraObjectives(("mlm", "td_image")), "", "finetune")
 
 
 @pytest.mark.parametrize(

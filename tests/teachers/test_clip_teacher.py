@@ -907,14 +907,14 @@ def test_the_papers_terms_and_gate_are_the_same_kept_and_live(seen, tune, place,
     if seen:
         store(tmp_path / "store", [f"some/{n}" for n in range(4)])
         config = changed(config, regions=str(tmp_path / "store"), join="uniter")
-        config = changed(config, objectives=("td_image", *config.objectives))
+        config = changed(config, objectives=("td_image", *config.extra.objectives))
     logs = []
     for cache_gb in (1.0, 0.0):
         out = tmp_path / f"{cache_gb}"
         result = finetune(changed(config, cache_gb=cache_gb), BRIEF, out)
         logs.append(homes.log_of(out / "seed-0"))
         assert result["seeds"] == [0]
-    assert {*config.objectives, "td_words_used"} < logs[0][0].keys()
+    assert {*config.extra.objectives, "td_words_used"} < logs[0][0].keys()
     for one, other in zip(*logs, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
 

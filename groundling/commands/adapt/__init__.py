@@ -20,8 +20,8 @@ from groundling.settings.fields import (
 )
 from groundling.settings.inputs import CaptionColumns, weighted_files
 from groundling.settings.objectives import (
-    Adversarial,
     CrossModalOptions,
+    InnerStepping,
     ObjectiveSettings,
     teacher_inputs,
 )
@@ -63,9 +63,7 @@ learned (without this: on some of the texts that were learned from, with new mas
     examining: Examining = field(default_factory=Examining)
     settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
-    inner: Annotated[str, Input.INNER] = ""
-    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
-    adversarial: Adversarial = field(default_factory=Adversarial)
+    stepping: Annotated[InnerStepping, unnested] = field(default_factory=InnerStepping)
     keep_projection: bool = False
     """l1 and contrastive: train against the teacher's own text embeddings, and export the projection into their space \
 with the model, a sentence-transformers folder of Transformer, Pooling, Dense and Normalize; a text longer than the \
@@ -106,7 +104,7 @@ def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
                 f"--keep-projection: --arm {config.arm} trains no sentence projection; use contrastive or l1, with a "
                 "--sentence share above 0"
             )
-    check_inner(config.inner, config.adversarial)
+    check_inner(config.stepping.inner, config.stepping.adversarial)
     return arm
 
 

@@ -112,7 +112,7 @@ def reading_of(
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Adapt the student and write `model`, a stock HF folder; with `save_joint`, the whole model as `joint`, too."""
     arm = arm_of(config.arm, config.masked_lm)
-    inner = inner_step(config.inner, config.adversarial)
+    inner = inner_step(config.stepping.inner, config.stepping.adversarial)
     pairs = read_pairs(config.retention) if config.retention else None
     text = load_text_encoder(config.student)
     settings = config.settings
@@ -273,7 +273,7 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
     settings = config.settings
     if config.retention:  # which pools as --pool says
         settings = changed(settings, pool=Distilling().pool)
-    return notes + unread(arm.names, settings, config.inner, config.crossing)
+    return notes + unread(arm.names, settings, config.stepping.inner, config.crossing)
 
 
 def _retained(retention: Retention | None, text: TextEncoder) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from shutil import disk_usage
 from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
-from groundling.command_line.names import check_inner, check_parts, check_teacher
+from groundling.command_line.names import check_extra, check_inner
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import Inputs, RunFolder
@@ -24,7 +24,8 @@ from groundling.settings.inputs import (
     check_pixels,
 )
 from groundling.settings.objectives import (
-    Adversarial,
+    ExtraObjectives,
+    InnerStepping,
     ObjectiveSettings,
     Targeted,
     teacher_inputs,
@@ -94,14 +95,9 @@ MODULE:NAME of a design of your own (needed, too, to load a model of that design
     own: OwnFile = field(default_factory=OwnFile)
     adapting: Adapting = field(default_factory=Adapting)
     examining: Examining = field(default_factory=Examining)
-    objectives: tuple[str, ...] = ()
-    """Objectives beside the task's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: Annotated[str, Input.WEIGHTS] = ""
-    """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
+    extra: Annotated[ExtraObjectives, unnested] = field(default_factory=ExtraObjectives)
     settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    inner: Annotated[str, Input.INNER] = ""
-    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
-    adversarial: Adversarial = field(default_factory=Adversarial)
+    stepping: Annotated[InnerStepping, unnested] = field(default_factory=InnerStepping)
 
 
 TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
@@ -122,9 +118,8 @@ def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> Non
     _check_baselines(config)
     _check_unlabelled(config)
     _check_adapter(config, training)
-    check_parts(config.objectives, config.teacher, "finetune")
-    check_teacher(config.objectives, config.teacher, config.inner, "finetune")
-    check_inner(config.inner, config.adversarial)
+    check_extra(config.extra, config.stepping.inner, "finetune")
+    check_inner(config.stepping.inner, config.stepping.adversarial)
 
 
 def _check_disk(wanted: float, out: Path) -> None:
@@ -162,7 +157,7 @@ def _check_unlabelled(config: FinetuneConfig) -> None:
         raise InputError(
             f"{flag} is about training examples outside a partition; pass --partition FILE, too"
         )
-    if not config.objectives:
+    if not config.extra.objectives:
         raise InputError(
             f"{flag}: no objective scores what has no label; name one that does, such as --objectives td_text"
         )
@@ -189,9 +184,9 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
         "--regions": config.regions.regions,
         "--join": config.join,
         "--kind": config.kind,
-        "--teacher": config.teacher,
-        "--objectives": config.objectives,
-        "--inner": config.inner,
+        "--teacher": config.extra.teacher,
+        "--objectives": config.extra.objectives,
+        "--inner": config.stepping.inner,
         "--batch-tokens": training.batch_tokens,
     }
     for other, given in without.items():
@@ -234,7 +229,7 @@ def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:
         **manifests(config.regions.regions),
         "images": config.regions.images,
         "backbone": config.pixels.backbone if sees_pixels else "",
-        **teacher_inputs(config.teacher, config.settings.targeted),
+        **teacher_inputs(config.extra.teacher, config.settings.targeted),
     }
 
 

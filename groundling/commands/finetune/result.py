@@ -20,7 +20,7 @@ from groundling.data.samples import Samples
 from groundling.models.formats import Student
 from groundling.objectives.supervised import Supervised
 from groundling.settings.inputs import Pixels, RegionInput
-from groundling.settings.objectives import ObjectiveSettings
+from groundling.settings.objectives import ExtraObjectives, ObjectiveSettings
 from groundling.settings.training import Examining
 from groundling.tasks import Task
 from groundling.training.batch_sampler import Source
@@ -192,8 +192,7 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
         config,
         baselines=False,
         save_model=False,
-        objectives=(),
-        teacher="",
+        extra=ExtraObjectives(),
         unlabelled=0,
         settings=ObjectiveSettings(masking=config.settings.masking),
     )

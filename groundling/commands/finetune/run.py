@@ -240,7 +240,7 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     if config.save_model and not config.kind:
         run.note(*precision_note(config.model))
     if config.adapting.adapter == "none" and not is_adapter(config.model):
-        run.note(*unread(config.objectives, config.settings, config.inner))
+        run.note(*unread(config.extra.objectives, config.settings, config.stepping.inner))
     run.note(*(f"{one} was learned from: its scores are not of held-out data" for one in learned))
     seeds = Seeds(task, config, training, run, inputs)
 
@@ -311,8 +311,8 @@ class Seeds:
         if isinstance(student, ClipAdapter):
             return adapter_teacher_set(student.base, config.settings.targeted, device, folder)
         given = _given(student, config, self.task.form, self.inputs.learned)
-        names = config.objectives
-        return load_teacher_set(config.teacher, names, given, device, folder, self.training.seed)
+        names, teacher = config.extra.objectives, config.extra.teacher
+        return load_teacher_set(teacher, names, given, device, folder, self.training.seed)
 
 
 def _regions(config: FinetuneConfig, task: Task) -> RegionInputs:
@@ -364,7 +364,7 @@ def one_run(
         training,
         part.folder,
         teachers=teachers,
-        inner=inner_step(config.inner, config.adversarial),
+        inner=inner_step(config.stepping.inner, config.stepping.adversarial),
         exam=exam_of(student, supervised, task, samples, config.examining),
     )
     watched, remarks = watched_terms(objectives, part.folder, trained)
@@ -410,7 +410,7 @@ def _objectives(
     is_paper = config.beside and not config.plain_head and config.regions.regions
     if is_paper and isinstance(student, SingleStream):
         own = design_of(student, config.join).beside.get(task.name, ())
-    names = tuple(dict.fromkeys([*own, *config.objectives]))
+    names = tuple(dict.fromkeys([*own, *config.extra.objectives]))
     beside = make_objectives(names, given, seed)
     if student.sizes.visual:
         for layer, name in [start for one in (supervised, *beside) for start in one.starts()]:
@@ -456,7 +456,7 @@ def _given(
     text = text_encoder_of(student)
     return Given(
         sizes_with_classes(student, store),
-        Vocabulary.of(text.tokenizer) if text is not None and config.objectives else None,
+        Vocabulary.of(text.tokenizer) if text is not None and config.extra.objectives else None,
         config.settings,
         form=form,
     )

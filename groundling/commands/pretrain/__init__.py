@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
-from groundling.command_line.names import check_inner, check_parts, check_teacher
+from groundling.command_line.names import check_extra, check_inner
 from groundling.core.errors import InputError
 from groundling.models.hub import has_cnn
 from groundling.runs.outputs import Inputs, RunFolder
@@ -30,7 +30,8 @@ from groundling.settings.inputs import (
     weighted_files,
 )
 from groundling.settings.objectives import (
-    Adversarial,
+    ExtraObjectives,
+    InnerStepping,
     ObjectiveSettings,
     PhaseOptions,
     teacher_inputs,
@@ -108,14 +109,9 @@ the model is made for)."""
     joining: Joining = field(default_factory=Joining)
     random_start: bool = False
     """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
-    objectives: tuple[str, ...] = ()
-    """Objectives beside the model's own, by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: Annotated[str, Input.WEIGHTS] = ""
-    """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""
+    extra: Annotated[ExtraObjectives, unnested] = field(default_factory=ExtraObjectives)
     settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    inner: Annotated[str, Input.INNER] = ""
-    """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
-    adversarial: Adversarial = field(default_factory=Adversarial)
+    stepping: Annotated[InnerStepping, unnested] = field(default_factory=InnerStepping)
 
 
 PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
@@ -164,9 +160,8 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
     weighted_files(config.text, "--text")
     for word in held.eval_captions:
         weighted(word, "--eval-captions")
-    check_parts(config.objectives, config.teacher, "pretrain")
-    check_teacher(config.objectives, config.teacher, config.inner, "pretrain")
-    check_inner(config.inner, config.adversarial)
+    check_extra(config.extra, config.stepping.inner, "pretrain")
+    check_inner(config.stepping.inner, config.stepping.adversarial)
 
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
@@ -191,7 +186,7 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
         "eval_listing": config.held.eval_listing,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.teacher, config.settings.targeted),
+        **teacher_inputs(config.extra.teacher, config.settings.targeted),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
         **{f"eval_captions:{n}": path for n, path in enumerate(held)},
         **{f"text:{n}": path for n, path in enumerate(texts)},

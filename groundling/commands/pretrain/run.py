@@ -74,7 +74,7 @@ GUESSING = "train longer (--epochs, --steps), or do without this model: what is 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
-    inner = inner_step(config.inner, config.adversarial)
+    inner = inner_step(config.stepping.inner, config.stepping.adversarial)
     learned = config.learned
     corpora = corpora_of(learned, config.held.eval_captions)
     held = held_texts(learned, config.held)
@@ -92,9 +92,9 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
         check_mentioned([texts[0] for texts in versions], task.name, config.regions.tags)
     design.ready(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config.settings)
-    asked = config.objectives
+    asked = config.extra.objectives
     device, seed = run.state.device, training.seed
-    teacher_set = load_teacher_set(config.teacher, asked, given, device, run.folder, seed)
+    teacher_set = load_teacher_set(config.extra.teacher, asked, given, device, run.folder, seed)
     text, _ = model.inputs(config.max_length)
     reading = Reading(model, phase.pairs, answers, tags, config.grounded, text, inputs, teacher_set)
     data = reading.data(learned, versions, corpora, mirrored=config.pixels.flip)
@@ -269,7 +269,7 @@ def _unread(config: PretrainConfig) -> list[str]:
     if is_outside(config.model):
         return []
     # Every design of ours hides words.
-    return unread(("mlm", *config.objectives), config.settings, config.inner)
+    return unread(("mlm", *config.extra.objectives), config.settings, config.stepping.inner)
 
 
 def _missing_steps(phase: Phase, objectives: Sequence[Objective], region_classes: str) -> list[str]:
