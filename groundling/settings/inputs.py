@@ -104,6 +104,15 @@ columns' names, or by what they hold."""
 
 
 @dataclass(frozen=True)
+class CaptionReading(Settings):
+    """Which captions are read of files."""
+
+    columns: CaptionColumns = field(default_factory=CaptionColumns)
+    caption_splits: tuple[str, ...] = ()
+    """Karpathy's json: which of its splits to use, e.g. `train restval` or `test`."""
+
+
+@dataclass(frozen=True)
 class OwnFile(Settings):
     """Which columns of your own csv, tsv or json file (--data) make a task."""
 

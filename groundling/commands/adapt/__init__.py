@@ -18,7 +18,7 @@ from groundling.settings.fields import (
     may_repeat,
     unnested,
 )
-from groundling.settings.inputs import CaptionColumns, weighted_files
+from groundling.settings.inputs import CaptionReading, weighted_files
 from groundling.settings.objectives import (
     CrossModalOptions,
     InnerStepping,
@@ -41,9 +41,7 @@ class AdaptConfig(Settings):
 .parquet file (or its only one), or captions in any file or folder that `teach` reads. They are tokenised once, for \
 all runs (docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are \
 read."""
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
-    caption_splits: tuple[str, ...] = ()
-    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
+    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
     arm: str = "contrastive"
     """mlm (the control), xdbert, l1, contrastive, or objectives joined by +: mlm, joint_mlm, match, clip_tokens, l1, \
 contrastive, td_text, td_words (with --select random: text alone shows no image), or MODULE:NAME of your own."""

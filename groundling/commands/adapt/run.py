@@ -180,7 +180,7 @@ def _texts(
 ) -> tuple[CorpusSamples, CorpusSamples | None]:
     """What is learned from, and what is held out; None without such. Tokenised texts are kept below `place`."""
     pieces = TextInput(text.tokenizer, reading.max_length)
-    wanted = Wanted(config.caption_splits, config.columns)
+    wanted = Wanted(config.reading.caption_splits, config.reading.columns)
 
     def cut(paths: Sequence[str], limit: int = 0) -> CorpusSamples:
         return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)

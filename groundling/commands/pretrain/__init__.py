@@ -21,7 +21,7 @@ from groundling.settings.fields import (
     unnested,
 )
 from groundling.settings.inputs import (
-    CaptionColumns,
+    CaptionReading,
     Joining,
     Pixels,
     RegionInput,
@@ -47,9 +47,7 @@ class LearnedTexts(Settings):
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
 own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
 none has one, by its number of samples."""
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
-    caption_splits: tuple[str, ...] = ()
-    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
+    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
     listing: Annotated[str, Input.FILE] = ""
     """File that lists the images to use, one name a line, or as karpathy_train_images.txt does; empty: all."""
     skip_missing: bool = False
@@ -132,7 +130,7 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
         raise InputError(f"--data {learned.data}: captions have none; pass --task with it")
     for flag, given in (
         ("--listing", learned.listing),
-        ("--caption-splits", " ".join(learned.caption_splits)),
+        ("--caption-splits", " ".join(learned.reading.caption_splits)),
         ("--eval-captions", " ".join(held.eval_captions)),
         ("--eval-listing", held.eval_listing),
     ):

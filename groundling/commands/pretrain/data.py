@@ -310,12 +310,13 @@ def held_texts(learned: LearnedTexts, held: HeldTexts) -> LearnedTexts | None:
         return replace(learned, train_splits=held.eval_splits, partition="")
     captions = held.eval_captions or learned.captions
     splits = held.eval_splits
-    if learned.caption_splits and not splits and any(map(has_splits, _held_files(captions))):
-        splits = learned.caption_splits
+    told = learned.reading.caption_splits
+    if told and not splits and any(map(has_splits, _held_files(captions))):
+        splits = told
     return replace(
         learned,
         captions=captions,
-        caption_splits=splits,
+        reading=replace(learned.reading, caption_splits=splits),
         listing=held.eval_listing,
     )
 
@@ -349,7 +350,7 @@ def _captioned(
 ) -> Iterator[tuple[list[Captioned], int, list[str]]]:
     """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
     files = [each.file for each in corpora]
-    wanted = Wanted(learned.caption_splits, learned.columns).of(files)
+    wanted = Wanted(learned.reading.caption_splits, learned.reading.columns).of(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = read_captions(file, own.splits, own.columns)
         images = keep_listed(told.images, learned.listing) if learned.listing else told.images

@@ -9,8 +9,8 @@ from typing import Annotated
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.fields import Input, Settings, at_least, needed, unnested
+from groundling.settings.inputs import CaptionReading
 
 
 @dataclass(frozen=True)
@@ -22,9 +22,7 @@ class RetrieveConfig(Settings):
     captions: Annotated[str, Input.PATH, needed] = ""
     """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or \
 a folder (docs/vision.md)."""
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
-    caption_splits: tuple[str, ...] = ()
-    """Karpathy's json: which of its splits to use, e.g. `test`."""
+    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
     images: Annotated[str, Input.FOLDER, needed] = ""
     """Folder of the images."""
     listing: Annotated[str, Input.FILE] = ""

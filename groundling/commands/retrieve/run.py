@@ -145,7 +145,8 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[Captioned], dict[
 
     Raises InputError if fewer than two are there, or one does not decode.
     """
-    told = read_captions(config.captions, config.caption_splits, config.columns)
+    reading = config.reading
+    told = read_captions(config.captions, reading.caption_splits, reading.columns)
     images = keep_listed(told.images, config.listing) if config.listing else told.images
     found = find_images(images, config.images, told.path)
     images = found.kept(config.skip_missing, config.images)

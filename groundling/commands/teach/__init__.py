@@ -9,8 +9,8 @@ from typing import Annotated
 from groundling.command_line import SHARED, Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.fields import Input, Settings, at_least, needed, unnested
+from groundling.settings.inputs import CaptionReading
 from groundling.settings.training import Examining, TrainConfig, check_held
 
 
@@ -24,9 +24,7 @@ class TeachConfig(Settings):
     captions: Annotated[str, Input.PATH, needed] = ""
     """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
 json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
-    caption_splits: tuple[str, ...] = ()
-    """Karpathy's json: which of its splits to use, e.g. `train restval`."""
+    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
     images: Annotated[str, Input.FOLDER, needed] = ""
     """Folder of the images, which may be in folders below it."""
     listing: Annotated[str, Input.FILE] = ""

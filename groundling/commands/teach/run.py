@@ -236,7 +236,8 @@ class _Data:
 
 def _data(config: TeachConfig) -> _Data:
     """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
-    told = read_captions(config.captions, config.caption_splits, config.columns)
+    reading = config.reading
+    told = read_captions(config.captions, reading.caption_splits, reading.columns)
     images = keep_listed(told.images, config.listing) if config.listing else told.images
     there = find_images(images, config.images, told.path)
     images = there.kept(config.skip_missing, config.images)
@@ -247,9 +248,9 @@ def _data(config: TeachConfig) -> _Data:
     if config.eval_captions or config.eval_splits:
         file = config.eval_captions or config.captions
         splits = config.eval_splits
-        if config.caption_splits and not splits and has_splits(file):
-            splits = config.caption_splits
-        told = read_captions(file, splits, config.columns)
+        if reading.caption_splits and not splits and has_splits(file):
+            splits = reading.caption_splits
+        told = read_captions(file, splits, reading.columns)
     held_out = keep_listed(told.images, config.eval_listing) if config.eval_listing else told.images
     there = find_images(held_out, config.images, told.path)
     held_out = there.kept(config.skip_missing, config.images)

@@ -9,8 +9,8 @@ from typing import Annotated, Literal
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder, Written
-from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed, unnested
+from groundling.settings.inputs import CaptionReading
 
 
 @dataclass(frozen=True)
@@ -70,9 +70,7 @@ class CountsConfig(Settings):
 
     captions: Annotated[tuple[str, ...], Input.PATH, needed] = ()
     """Files or folders of captions, as `teach` reads them; the paper uses MSCOCO's."""
-    columns: CaptionColumns = field(default_factory=CaptionColumns)
-    caption_splits: tuple[str, ...] = ()
-    """Karpathy's json: which of its splits to count, e.g. `train restval`."""
+    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
     tokenizer: Annotated[str, Input.MODEL, needed] = ""
     """Tokenizer whose pieces are counted: hub id or folder."""
 

@@ -71,7 +71,7 @@ def count(config: CountsConfig, work: Work) -> str:
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    wanted = Wanted(config.caption_splits, config.columns).of(config.captions)
+    wanted = Wanted(config.reading.caption_splits, config.reading.columns).of(config.captions)
     for file, own in zip(config.captions, wanted, strict=True):
         captions += caption_lines(file, own.splits, own.columns)
     pieces = count_pieces(captions, tokenizer)
