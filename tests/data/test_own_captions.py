@@ -88,7 +88,7 @@ class Fixture:
         )
 
     def checked(self) -> Report:
-        return check(self.folder, Flags(columns=self.config().columns))
+        return check(self.folder, Flags(columns=self.config().reading.columns))
 
     def told(self, out: Path) -> str:
         """What the command refuses it with; empty if it reads it."""
@@ -216,8 +216,8 @@ def test_every_layout_is_read_by_the_command_and_found_by_the_check(
         assert "; 0 have no caption" in counted[0]
     result = teach(fixture.config(), TrainConfig(cpu=True), tmp_path / "out")
     config = fixture.config()
-    splits = config.caption_splits
-    images = read_captions(fixture.captions, splits, config.columns).images
+    splits = config.reading.caption_splits
+    images = read_captions(fixture.captions, splits, config.reading.columns).images
     assert result["images"] == len(images) == (1 if make is coco_tree else 2)
     assert result["missing_images"] == 0
     # Whatever it says of what it read, the check has said, too.
@@ -477,7 +477,7 @@ def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path
     with pytest.raises(
         InputError, match="no column 'satze'; there are: bild, satz, note; mend --caption-column"
     ):
-        read_captions(path, (), configured(TeachConfig, caption_column="satze").columns)
+        read_captions(path, (), configured(TeachConfig, caption_column="satze").reading.columns)
 
 
 @pytest.mark.parametrize(
@@ -506,7 +506,7 @@ def test_a_fault_of_every_row_is_one_line(tmp_path: Path) -> None:
 
 def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
-    columns = configured(TeachConfig, caption_column="text").columns
+    columns = configured(TeachConfig, caption_column="text").reading.columns
     with pytest.raises(
         InputError, match=r"COCO captions have no columns to choose from; leave --caption-column"
     ):

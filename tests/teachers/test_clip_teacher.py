@@ -932,7 +932,7 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
         captions=str(tmp_path / "captions.tsv"),
         max_length=48,
         objectives=(FOLLOW,),
-        teacher=tune.teacher,
+        teacher=tune.extra.teacher,
         teacher_images=str(place / "photos"),
         teacher_cache=str(tmp_path / "cache"),
     )
@@ -951,7 +951,7 @@ def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
     config = configured(
         AdaptConfig,
         student=tune.model,
-        teacher=tune.teacher,
+        teacher=tune.extra.teacher,
         text=(str(tmp_path / "text.txt"),),
         arm=f"mlm+{__name__}:FollowText",
     )
@@ -974,7 +974,7 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
     config = configured(
         AdaptConfig,
         student=tune.model,
-        teacher=tune.teacher,
+        teacher=tune.extra.teacher,
         text=(str(tmp_path / "text.txt"),),
         arm="mlm+td_text+td_words",
         select="random",

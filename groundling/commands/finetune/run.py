@@ -68,6 +68,7 @@ from groundling.runs.hashing import hashes_of
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Part, Run
 from groundling.settings.inputs import Joining
+from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
 from groundling.tasks import Task, read_past
@@ -310,8 +311,9 @@ class Seeds:
         config, device, folder = self.config, self.place.state.device, self.place.folder
         if isinstance(student, ClipAdapter):
             return adapter_teacher_set(student.base, config.settings.targeted, device, folder)
-        given = _given(student, config, self.task.form, self.inputs.learned)
         names, teacher = config.extra.objectives, config.extra.teacher
+        form, store = self.task.form, self.inputs.learned
+        given = _given(student, names, config.settings, form, store)
         return load_teacher_set(teacher, names, given, device, folder, self.training.seed)
 
 
@@ -404,7 +406,7 @@ def _objectives(
     """The task's own loss; and those of the paper, where its head is used, and those asked for."""
     loss = "" if config.head_loss == "paper" else config.head_loss
     supervised = Supervised(student.sizes, form=task.form, head=head, loss=loss)
-    given = _given(student, config, supervised.form, store)
+    given = _given(student, config.extra.objectives, config.settings, supervised.form, store)
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
     own: tuple[str, ...] = ()
     is_paper = config.beside and not config.plain_head and config.regions.regions
@@ -450,13 +452,17 @@ def _evaluated(
 
 
 def _given(
-    student: Student, config: FinetuneConfig, form: Form, store: SeveralStores | None
+    student: Student,
+    names: Sequence[str],
+    settings: ObjectiveSettings,
+    form: Form,
+    store: SeveralStores | None,
 ) -> Given:
-    """What the objectives beside the task's own are made from, but for the teachers' widths."""
+    """What the objectives `names` beside the task's own are made from, but for the teachers' widths."""
     text = text_encoder_of(student)
     return Given(
         sizes_with_classes(student, store),
-        Vocabulary.of(text.tokenizer) if text is not None and config.extra.objectives else None,
-        config.settings,
+        Vocabulary.of(text.tokenizer) if text is not None and names else None,
+        settings,
         form=form,
     )

@@ -81,7 +81,7 @@ def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[st
     held_corpora = corpora_of(held, learned.captions) if held else []
     inputs = _regions(config.regions, config.pixels.flip, corpora, held_corpora)
     store = inputs.stores(*inputs.learns)
-    model = _model(config, inputs, store, training.seed)
+    model = _fitting(_started(config, store, training.seed), inputs, store)
     design = design_of(model, config.model)
     answers = config.phase.task_answers
     phase = _phase(design, bool(learned.task), answers, config.step_mix)
@@ -177,19 +177,16 @@ def _regions(
     return inputs
 
 
-def _model(
-    config: PretrainConfig, inputs: RegionInputs, store: SeveralStores, seed: int
-) -> SingleStream:
-    """The model, which knows what made the regions that it is trained with."""
-    torch.manual_seed(seed_of(seed, "init", "join"))
-    model = _started(config, store)
+def _fitting(model: SingleStream, inputs: RegionInputs, store: SeveralStores) -> SingleStream:
+    """The model, which now knows what made the regions that it is trained with; InputError if they do not fit it."""
     inputs.check(model, *inputs.learns)
     model.regions_from = store.facts
     return model
 
 
-def _started(config: PretrainConfig, store: SeveralStores) -> SingleStream:
+def _started(config: PretrainConfig, store: SeveralStores, seed: int) -> SingleStream:
     """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
+    torch.manual_seed(seed_of(seed, "init", "join"))
     start: Student = load_student(config.student, design=config.model)
     if config.random_start and isinstance(start, TextEncoder):
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
