@@ -20,7 +20,7 @@ from groundling.data.tables import (
 )
 from groundling.models.hub import check_model
 from groundling.runs.folder import RESULT, read_json
-from groundling.settings.fields import Input, flag_of, flat
+from groundling.settings.fields import Input, by_name, flag_of, flat
 from groundling.settings.inputs import (
     Asking,
     CaptionColumns,
@@ -141,7 +141,7 @@ def check_inputs(
         for word in _words(vars(group)[one.name]):
             if not later(word):
                 CHECKS[one.input](flag, word)
-    if not later(str(vars(settings).get("data", ""))):
+    if not later(str(by_name(settings).get("data", ""))):
         _check_own(settings)
     _check_asked(settings)
     _check_captions(settings)
@@ -190,11 +190,14 @@ TASK = "groundling_task.json"
 
 def _check_captions(settings: object) -> None:
     """Raises InputError if a table of captions lacks a column that was named."""
-    told = vars(settings).get("columns")
-    if not isinstance(told, CaptionColumns) or not (told.caption_column or told.image_column):
+    given = by_name(settings)
+    if "caption_column" not in given:
+        return
+    told = CaptionColumns(given["caption_column"], given["image_column"])
+    if told == CaptionColumns():
         return
     for name in ("captions", "text", "eval_captions"):
-        for word in _words(vars(settings).get(name, ())):
+        for word in _words(given.get(name, ())):
             table = Path(weighted(str(word), "").file)
             header = header_of(table) if table.suffix in ROWS else []
             if header:

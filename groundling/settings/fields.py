@@ -312,6 +312,11 @@ def flat(config: object) -> list[tuple[object, Setting]]:
     return found
 
 
+def by_name(config: object) -> dict[str, Any]:
+    """The value of every single setting of a configuration, those of its groups too."""
+    return {one.name: vars(group)[one.name] for group, one in flat(config)}
+
+
 def told(config: object) -> dict[str, Any]:
     """A configuration as config.json has it: a mapping for each group, but of those that are `unnested`."""
     found: dict[str, Any] = {}
@@ -390,7 +395,7 @@ def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) ->
 
 def need(config: object, command: str, *names: str) -> None:
     """Raises InputError naming the first of a command's settings that is empty and must not be."""
-    values = {one.name: group.__dict__[one.name] for group, one in flat(config)}
+    values = by_name(config)
     for name in names:
         if not values[name]:
             raise InputError(f"{command} needs --{flag_of(name)}")

@@ -14,7 +14,7 @@ from groundling.command_line.names import check_name
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError, check_known, naming
-from groundling.settings.fields import changed, flat
+from groundling.settings.fields import by_name, changed, flat
 from groundling.settings.fields import filled as fill
 from groundling.settings.training import TrainConfig
 
@@ -398,9 +398,8 @@ def _check_tasks(what: Sweep, path: str | Path) -> None:
     holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in what.pretrainings}
     holders |= {f"[{_table(one.name)}]": one.settings[0] for one in what.sources.values()}
     for where, config in holders.items():
-        name = vars(config).get("task", "") if config is not None else ""
         with naming(f"{path}, {where}"):
-            check_name("tasks", "Task", name)
+            check_name("tasks", "Task", by_name(config).get("task", ""))
 
 
 def _table(reference: str) -> str:
