@@ -11,13 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import (
-    Input,
-    Settings,
-    at_least,
-    flat,
-    may_repeat,
-)
+from groundling.settings.fields import Input, Settings, at_least, flat, may_repeat, refuse_given
 from groundling.settings.inputs import Extraction
 
 if TYPE_CHECKING:
@@ -53,12 +47,14 @@ def check(config: RegionsConfig, out: str | Path) -> None:
     reads = config.extraction
     if bool(reads.images) == bool(config.imports):
         raise InputError("regions needs --images FOLDER or --imports FILE, one of them")
-    if not config.imports and (config.ids or config.ids_as):
-        raise InputError("regions: --ids and --ids-as name the images of --imports; leave them out")
+    if not config.imports:
+        names = {"--ids": config.ids, "--ids-as": config.ids_as}
+        refuse_given(names, "names the images of --imports; leave it out")
     if bool(reads.boxes) and reads.finding.grid:
         raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
-    if reads.also_detected and not reads.boxes:
-        raise InputError("regions: --also-detected adds to --boxes; without, leave it out")
+    if not reads.boxes:
+        also = {"--also-detected": reads.also_detected}
+        refuse_given(also, "adds to --boxes; without, leave it out")
 
 
 def inputs(config: RegionsConfig) -> Inputs:

@@ -401,6 +401,14 @@ def need(config: object, command: str, *names: str) -> None:
             raise InputError(f"{command} needs --{flag_of(name)}")
 
 
+def refuse_given(flags: Mapping[str, object], why: str) -> None:
+    """Raises InputError for the first of some flags that is given something, with `why` it says nothing here."""
+    for flag, value in flags.items():
+        if value:
+            told = flag if value is True else f"{flag} {spelt(value)}"
+            raise InputError(f"{told}: {why}")
+
+
 def flag_of(name: str) -> str:
     """How a setting is spelt on the command line, without the dashes before it."""
     return name.replace("_", "-")

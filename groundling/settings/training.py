@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from groundling.core.errors import InputError
-from groundling.settings.fields import Settings, WrongSetting, above, at_least, between, spelt
+from groundling.settings.fields import (
+    Settings,
+    WrongSetting,
+    above,
+    at_least,
+    between,
+    refuse_given,
+    spelt,
+)
 
 
 @dataclass(frozen=True)
@@ -112,9 +120,9 @@ there, whose score there is flattered by the choice."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for flag, given in (("--keep best", self.keep != "last"), ("--patience", self.patience)):
-            if given and not self.eval_every:
-                raise InputError(f"{flag} needs --eval-every EPOCHS, more than 0")
+        if not self.eval_every:
+            asked = {"--keep best": self.keep == "best", "--patience": self.patience}
+            refuse_given(asked, "needs --eval-every EPOCHS, more than 0")
 
 
 def check_held(examining: Examining, is_held: bool, flags: str) -> None:
@@ -136,5 +144,5 @@ otherwise. One that is there stays as it is."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.private and not self.push_to_hub:
-            raise InputError("--private needs --push-to-hub OWNER/NAME")
+        if not self.push_to_hub:
+            refuse_given({"--private": self.private}, "needs --push-to-hub OWNER/NAME")

@@ -15,6 +15,7 @@ from groundling.models.hub import CNN
 from groundling.models.multimodal_embeddings import Join
 from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.settings.fields import refuse_given
 from groundling.settings.inputs import Joining
 from groundling.vision_language import Design
 from groundling.vision_language.single_stream import (
@@ -115,6 +116,15 @@ def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") 
     return heads[name](reading)
 
 
+def joining_flags(joining: Joining) -> dict[str, bool]:
+    """What is said of a new VisualBERT, by flag."""
+    return {
+        "--no-early-fusion": not joining.early_fusion,
+        "--region-boxes": joining.region_boxes,
+        "--object-classes": joining.object_classes,
+    }
+
+
 def join_options(
     start: Student, design: str, joining: Joining, store: SeveralStores
 ) -> dict[str, Any]:
@@ -124,18 +134,11 @@ def join_options(
     """
     if joining == Joining():
         return {}
-    flags = {
-        "--no-early-fusion": not joining.early_fusion,
-        "--region-boxes": joining.region_boxes,
-        "--object-classes": joining.object_classes,
-    }
-    flag = next(name for name, given in flags.items() if given)
-    if isinstance(start, SingleStream):
-        raise InputError(
-            f"{flag} is about a new VisualBERT; this {start.join.kind} model stays as it is; leave it out"
+    other = f"this {start.join.kind}" if isinstance(start, SingleStream) else design
+    if other != "visualbert":
+        refuse_given(
+            joining_flags(joining), f"is about a new VisualBERT, not {other}; leave it out"
         )
-    if design != "visualbert":
-        raise InputError(f"{flag} is about a new VisualBERT, not {design}; leave it out")
     if joining.object_classes and not store.classes:
         raise InputError(
             f"--object-classes: the regions of {store.name} have no classes; make the store with "

@@ -353,7 +353,7 @@ def test_pixels_reach_the_score(
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),
-        ({"data": "vqa_data"}, "--data vqa_data: captions have none; pass --task with it"),
+        ({"data": "vqa_data"}, "--data vqa_data: captions have none; pass --task and"),
         (
             {"captions": "more.token.txt"},
             "1 of 17 captioned images .* 'gone'",

@@ -161,7 +161,7 @@ def test_a_failing_upload_loses_nothing(
     ("flags", "message"),
     [
         (["--push-to-hub", "no-owner"], "no-owner: no name on the hub; expected OWNER/NAME"),
-        (["--private"], "--private needs --push-to-hub OWNER/NAME"),
+        (["--private"], "--private: needs --push-to-hub OWNER/NAME"),
     ],
 )
 def test_a_mistake_is_told_before_the_run(

@@ -141,7 +141,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
             r'\[variants\."tower"\]\.tune: unknown key \'arm\'; there are: acc',
         ),
         (("tune = { max_train = 12, batch = 4 }", "tune = 3"), r"tune: 3, expected a table"),
-        (("seeds = 2", "seeds ="), r"not valid TOML .*line 2"),
+        (("seeds = 2", "seeds ="), r"not valid TOML, .*line 2"),
         (('[tasks."glue/rte"]', "[task]"), "unknown key 'task'"),
         (('data = "glue"', ""), r"glue/rte needs `data`"),
         (('"glue/rte"', '"glue/x"'), "no task is called 'glue/x'"),

@@ -177,7 +177,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         assert sample.regions is not None and len(sample.regions) == 1 + (most or 5)
     with pytest.raises(InputError, match="3 annotated objects in their order"):
         RegionSamples(TextSamples([replace(example, objects=3)], words.text), both).get([0], [rng])
-    with pytest.raises(InputError, match="--also-detected adds to --boxes"):
+    with pytest.raises(InputError, match="--also-detected: adds to --boxes"):
         regions(changed(config, boxes=(), also_detected=True), tmp_path / "x")
 
 
@@ -561,7 +561,7 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--ids and --ids-as name the images of --imports"):
+    with pytest.raises(InputError, match="--ids.*: names the images of --imports"):
         regions(configured(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):

@@ -44,7 +44,7 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
             [*TUNE, "--label", "y"],
             "--label y makes a task",
         ),
-        ([*TUNE, "--blind"], "--blind is about regions; pass --regions STORE or leave it out"),
+        ([*TUNE, "--blind"], "--blind: is about regions; pass --regions STORE or leave it out"),
         ([*TUNE, "--most-regions", "3"], "--most-regions is about regions"),
         (["probe"], "needs --model"),
         (

@@ -217,8 +217,8 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"keep": "best"}, "--keep best needs --eval-every EPOCHS"),
-        ({"patience": 2}, "--patience needs --eval-every EPOCHS"),
+        ({"keep": "best"}, "--keep best: needs --eval-every EPOCHS"),
+        ({"patience": 2}, "--patience 2: needs --eval-every EPOCHS"),
         ({"eval_every": -1.0}, "--eval-every = -1.0, expected at least 0"),
         (
             {"eval_every": 1.0, "train_splits": ("train", "dev")},

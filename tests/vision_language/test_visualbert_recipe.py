@@ -296,7 +296,7 @@ def test_boxes_are_appended_to_features(
     assert result["parameters"] == count + 6 * width
     for changes, message in (
         ({"student": str(first)}, "this visualbert model stays as it is; leave it out"),
-        ({"model": "uniter"}, "--region-boxes is about a new VisualBERT, not uniter"),
+        ({"model": "uniter"}, "--region-boxes: is about a new VisualBERT, not uniter"),
     ):
         config = changed(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")

@@ -13,7 +13,7 @@ from groundling.command_line.names import check_extra, check_inner
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed, unnested
+from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
 from groundling.settings.inputs import (
     Adapting,
     Joining,
@@ -189,11 +189,7 @@ def _check_adapter(config: FinetuneConfig, training: TrainConfig) -> None:
         "--inner": config.stepping.inner,
         "--batch-tokens": training.batch_tokens,
     }
-    for other, given in without.items():
-        if given:
-            raise InputError(
-                f"{flag} reads CLIP's features of whole pictures and texts alone; leave {other} out"
-            )
+    refuse_given(without, f"{flag} reads CLIP's features of whole pictures and texts; leave it out")
     kept = Targeted(teacher_images=targeted.teacher_images, teacher_cache=targeted.teacher_cache)
     if targeted != kept:
         raise InputError(
@@ -210,9 +206,8 @@ def _check_regions_given(config: FinetuneConfig) -> None:
             f"--images {config.regions.images}: a model that reads pixels needs --regions STORE, too, which says where "
             "to look; a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
         )
-    for flag, given in (("--blind", config.blind), ("--most-regions", config.regions.most_regions)):
-        if given:
-            raise InputError(f"{flag} is about regions; pass --regions STORE or leave it out")
+    about = {"--blind": config.blind, "--most-regions": config.regions.most_regions}
+    refuse_given(about, "is about regions; pass --regions STORE or leave it out")
 
 
 def inputs(config: FinetuneConfig, training: TrainConfig) -> Inputs:

@@ -67,7 +67,7 @@ from groundling.prediction.description import Described, Reads, facts_of
 from groundling.runs.hashing import hashes_of
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Part, Run
-from groundling.settings.inputs import Joining
+from groundling.settings.fields import refuse_given
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
@@ -89,6 +89,7 @@ from groundling.vision_language.loading import (
     design_of,
     join_options,
     join_to,
+    joining_flags,
     load_student,
     new_head,
 )
@@ -114,11 +115,8 @@ def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -
         return ClipAdapter(load_base(config.model), config.adapting)
     student = load_student(config.model, config.kind, config.join)
     if not config.join:
-        if config.joining != Joining():
-            raise InputError(
-                "--no-early-fusion, --region-boxes and --object-classes are about a new VisualBERT: pass --join "
-                "visualbert with a BERT as --model, or leave them out"
-            )
+        about = "is about a new VisualBERT: pass --join visualbert with a BERT as --model, or leave it out"
+        refuse_given(joining_flags(config.joining), about)
         looks = isinstance(student, EndToEnd)
         return reading_pixels(student, config.pixels) if looks else student
     if isinstance(student, SingleStream):

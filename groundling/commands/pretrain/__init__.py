@@ -18,6 +18,7 @@ from groundling.settings.fields import (
     at_least,
     may_repeat,
     needed,
+    refuse_given,
     unnested,
 )
 from groundling.settings.inputs import (
@@ -126,32 +127,26 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
         raise InputError(
             "pretrain needs --captions FILE, or --task and --data for a task's own texts"
         )
-    if learned.captions and learned.data:
-        raise InputError(f"--data {learned.data}: captions have none; pass --task with it")
-    for flag, given in (
-        ("--listing", learned.listing),
-        ("--caption-splits", " ".join(learned.reading.caption_splits)),
-        ("--eval-captions", " ".join(held.eval_captions)),
-        ("--eval-listing", held.eval_listing),
-    ):
-        if learned.task and given:
-            raise InputError(f"{flag} {given}: a task's own texts have none; pass --captions")
-    if config.phase.task_answers != "right" and not learned.task:
-        raise InputError(
-            f"--task-answers {config.phase.task_answers}: captions have none; pass --task"
-        )
-    if learned.train_splits and not learned.task:
-        raise InputError(
-            f"--train-splits {' '.join(learned.train_splits)}: captions have none; pass --task and --data"
-        )
-    if config.regions.mentioned and not learned.task:
-        raise InputError("--mentioned: captions name no objects by their numbers; pass --task")
-    if not config.grounded and learned.task:
-        raise InputError("--no-grounded: a task's texts are about its images; pass --captions")
-    if learned.partition and not learned.task:
-        raise InputError(
-            f"--partition {learned.partition}: captions have none; pass --task and --data"
-        )
+    if learned.task:
+        of_captions = {
+            "--listing": learned.listing,
+            "--caption-splits": learned.reading.caption_splits,
+            "--eval-captions": held.eval_captions,
+            "--eval-listing": held.eval_listing,
+        }
+        refuse_given(of_captions, "a task's own texts have none; pass --captions")
+        blind = {"--no-grounded": not config.grounded}
+        refuse_given(blind, "a task's texts are about its images; pass --captions")
+    else:
+        answers = config.phase.task_answers
+        of_tasks = {
+            "--data": learned.data,
+            "--task-answers": answers if answers != "right" else "",
+            "--train-splits": learned.train_splits,
+            "--mentioned": config.regions.mentioned,
+            "--partition": learned.partition,
+        }
+        refuse_given(of_tasks, "captions have none; pass --task and --data")
     flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
     check_held(config.examining, held != HeldTexts(), flags)
     weighted_files(learned.captions, "--captions")

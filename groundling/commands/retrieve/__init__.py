@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed, unnested
-from groundling.settings.inputs import CaptionReading
+from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
+from groundling.settings.inputs import CaptionColumns, CaptionReading
 
 
 @dataclass(frozen=True)
@@ -52,8 +51,9 @@ image has what is left."""
 
 def check(config: RetrieveConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or that nothing reads."""
-    if config.max_length and not config.student:
-        raise InputError("--max-length is for --student; a CLIP's window cuts its texts")
+    if not config.student:
+        length = {"--max-length": config.max_length}
+        refuse_given(length, "is for --student; a CLIP's window cuts its texts")
 
 
 def inputs(config: RetrieveConfig) -> Inputs:

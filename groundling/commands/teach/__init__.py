@@ -7,10 +7,9 @@ from pathlib import Path
 from typing import Annotated
 
 from groundling.command_line import SHARED, Command
-from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed, unnested
-from groundling.settings.inputs import CaptionReading
+from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
+from groundling.settings.inputs import CaptionColumns, CaptionReading
 from groundling.settings.training import Examining, TrainConfig, check_held
 
 
@@ -70,17 +69,15 @@ NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", 
 
 def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings of a new CLIP beside an existing one, and evaluation of nothing, or on nothing."""
-    new = TeachConfig()
-    for name in NEW:
-        if config.start and vars(config)[name] != vars(new)[name]:
-            raise InputError(
-                f"--start {config.start}: --{name} is for a new CLIP, this one has its own; leave it out"
-            )
+    if config.start:
+        changed = {f"--{name}": vars(config)[name] != vars(TeachConfig())[name] for name in NEW}
+        refuse_given(changed, f"is for a new CLIP, {config.start} has its own; leave it out")
     held = config.eval_captions or config.eval_listing or config.eval_splits
     flags = "--eval-captions FILE, --eval-listing FILE or --eval-splits NAMES"
     check_held(config.examining, bool(held), flags)
-    if config.examining.eval_every and config.untrained:
-        raise InputError("--eval-every: --untrained leaves no training to evaluate on the way")
+    if config.untrained:
+        every = {"--eval-every": config.examining.eval_every}
+        refuse_given(every, "--untrained leaves no training to evaluate on the way")
 
 
 def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:

@@ -17,6 +17,7 @@ from groundling.settings.fields import (
     may_repeat,
     need,
     needed,
+    refuse_given,
     unnested,
 )
 from groundling.settings.inputs import Asking, CaptionColumns, ImageInput
@@ -148,24 +149,23 @@ MOST_BOXES = 16
 def check_look(config: LookConfig, out: str | Path) -> None:
     """Raises InputError for settings of which one would be ignored."""
     many = bool(config.data or config.predictions)
-    if many and (config.text or config.image or config.pair):
-        raise InputError(
-            "--text, --pair and --image are one pair of your own; leave them out with --data or --predictions"
-        )
-    if not many:
+    if many:
+        own = {"--text": config.text, "--pair": config.pair, "--image": config.image}
+        refuse_given(own, "of a pair of your own; leave it out with --data or --predictions")
+    else:
         need(config, "look", "text")
         if not config.text.strip():
             raise InputError("--text: holds nothing but spaces; expected words")
-    if config.predictions and (config.task or config.data):
-        raise InputError("--predictions are the pairs themselves; leave --data and --task out")
-    if config.predictions and len(config.predictions) != 2:
-        raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
-    if config.task and not config.data:
-        raise InputError(f"--task {config.task}: pass the folder of its files, --data FOLDER")
-    if config.split and not config.task:
-        raise InputError(f"--split {config.split}: only a --task has splits")
-    if config.only and not config.task:
-        raise InputError(f"--only {config.only}: names examples of a --task")
+    if config.predictions:
+        if len(config.predictions) != 2:
+            raise InputError(f"--predictions: {len(config.predictions)} files, expected two")
+        others = {"--data": config.data, "--task": config.task}
+        refuse_given(others, "--predictions are the pairs themselves; leave it out")
+    if not config.data:
+        refuse_given({"--task": config.task}, "pass the folder of its files, --data FOLDER")
+    if not config.task:
+        of_tasks = {"--split": config.split, "--only": config.only}
+        refuse_given(of_tasks, "only a --task has splits, and examples by name")
     if len(config.heads) > len(config.model):
         raise InputError(f"--heads: {len(config.heads)} results for {len(config.model)} models")
 

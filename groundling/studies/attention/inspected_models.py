@@ -41,6 +41,7 @@ from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
 from groundling.prediction.description import FILE
 from groundling.prediction.fitted import labelled_parts, load
+from groundling.settings.fields import refuse_given
 from groundling.settings.inputs import Asking, CaptionColumns, ImageInput, RegionInput
 from groundling.studies.attention.commands import Attending
 from groundling.studies.attention.grounding import pointing
@@ -122,15 +123,12 @@ class Attended:
 
 def _refuse_regions(model: str, shown: ImageInput) -> None:
     """Raises InputError for settings of regions, which a model that reads patches has none of."""
-    for name, given in (
-        ("--regions", shown.regions),
-        ("--most-regions", shown.most_regions),
-        ("--other-regions", shown.other_regions),
-    ):
-        if given:
-            raise InputError(
-                f"{model}: this model reads patches of photos, no regions; leave {name} out"
-            )
+    given = {
+        "--regions": shown.regions,
+        "--most-regions": shown.most_regions,
+        "--other-regions": shown.other_regions,
+    }
+    refuse_given(given, f"{model} reads patches of photos, no regions; leave it out")
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -490,12 +488,8 @@ class FineTuned:
         if not isinstance(student, SingleStream) or not self.fitted.about.reads.regions:
             raise InputError(f"{config.model}: this model reads texts alone")
         shown = config.shown
-        if shown.most_regions:
-            raise InputError(
-                f"--most-regions {shown.most_regions}: {config.model} reads as many as it learned with; leave it out"
-            )
-        if not config.tags:
-            raise InputError(f"--no-tags: {config.model} reads texts as it learned; leave it out")
+        learned = {"--most-regions": shown.most_regions, "--no-tags": not config.tags}
+        refuse_given(learned, f"{config.model} reads regions and texts as it learned; leave it out")
         self.sight = self.fitted.sight(
             shown.regions, shown.images, other_regions=shown.other_regions
         )

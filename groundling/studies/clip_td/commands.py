@@ -14,8 +14,10 @@ from groundling.settings.fields import (
     Settings,
     at_least,
     between,
+    flag_of,
     need,
     needed,
+    refuse_given,
     unnested,
 )
 from groundling.settings.inputs import ImageInput
@@ -71,10 +73,10 @@ READ_BY = {
 def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
     """Raises InputError for a setting that the kind does not read, or lacks."""
     for name, kinds in READ_BY.items():
-        if config.__dict__[name] and config.kind not in kinds:
-            flag = f"--{name.replace('_', '-')}"
-            raise InputError(
-                f"data shift: --kind {config.kind} does not read {flag}, only {' and '.join(kinds)}"
+        if config.kind not in kinds:
+            given = {f"--{flag_of(name)}": vars(config)[name]}
+            refuse_given(
+                given, f"--kind {config.kind} does not read it, only {' and '.join(kinds)}"
             )
     if config.kind == "im":
         need(config, "data shift --kind im", "predictions")
@@ -181,10 +183,9 @@ def check_vcr(config: VcrConfig, out: str | Path) -> None:
     """Raises InputError without the runs on both tasks."""
     if not config.both:
         need(config, "vcr", "answers", "rationales")
-    elif config.answers or config.rationales:
-        raise InputError(
-            f"vcr: --both {config.both} answers and gives reasons; leave out --answers and --rationales"
-        )
+    else:
+        apart = {"--answers": config.answers, "--rationales": config.rationales}
+        refuse_given(apart, f"--both {config.both} answers and gives reasons; leave it out")
 
 
 def vcr_inputs(config: VcrConfig) -> Inputs:

@@ -34,6 +34,7 @@ from groundling.prediction.similarity import (
 from groundling.runs.folder import disk_errors, write_json
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
+from groundling.settings.fields import refuse_given
 from groundling.settings.inputs import RegionInput
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
@@ -108,17 +109,17 @@ def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
     given = asdict(config)
     unset = asdict(ZeroShotConfig())
     for name, reader in USES.items():
-        if reader != kind and given[name] != unset[name]:
-            raise InputError(
-                f"zero-shot: {task.name} does not read --{name}, only tasks of {reader} do"
-            )
+        if reader != kind:
+            other = {f"--{name}": given[name] != unset[name]}
+            refuse_given(other, f"{task.name} does not read it, only tasks of {reader} do")
     if kind == "answers" and config.shown.regions:
         raise InputError(
             f"zero-shot: {task.name} has {task.form.outputs:,} answers, and a match head would read the image once for "
             "each of them; pass a CLIP and --images, without --regions"
         )
-    if config.shown.regions and config.teacher_cache:
-        raise InputError("--teacher-cache is for features of a CLIP; --regions has none")
+    if config.shown.regions:
+        cache = {"--teacher-cache": config.teacher_cache}
+        refuse_given(cache, "is for features of a CLIP; --regions has none")
 
 
 def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> RegionInputs | None:

@@ -289,7 +289,7 @@ OWN = {"text": "", "image": ""}
         ),
         ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
         ({"layers": "7"}, "--layers 7: the model has 2 layers"),
-        ({"data": "pairs.csv"}, "--text, --pair and --image are one pair of your own"),
+        ({"data": "pairs.csv"}, ": of a pair of your own; leave it out"),
         ({**OWN, "data": "pairs.csv"}, "look needs --images"),
         (
             {**OWN, "data": "pairs.csv", "images": "photos", "most": "1"},
@@ -308,7 +308,7 @@ OWN = {"text": "", "image": ""}
         ({"text": "  "}, "--text: holds nothing but spaces; expected words"),
         ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
         ({"split": "val"}, "--split val: only a --task has splits"),
-        ({"only": "7"}, "--only 7: names examples of a --task"),
+        ({"only": "7"}, "--only 7: only a --task has"),
         (
             {"grid": "17"},
             "--grid = 17, expected 0 to 16",

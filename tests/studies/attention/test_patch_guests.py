@@ -434,7 +434,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     ("given", "complaint"),
     [
         ({"images": ""}, "reads pixels; pass --images FOLDER"),
-        ({"regions": ("x",)}, "this model reads patches of photos, no regions; leave --regions"),
+        ({"regions": ("x",)}, "reads patches of photos, no regions; leave it out"),
         ({"most_regions": 3}, "no regions; leave --most-regions out"),
     ],
 )

@@ -621,7 +621,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "data shift: --kind sm does not read --predictions, only im"
+    assert told == "--predictions x: --kind sm does not read it, only im"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
     assert told.endswith("val.jsonl: no item is left by --kind sm")

@@ -152,9 +152,7 @@ def test_from_finetune_to_the_servers_file(config: VcrConfig, tmp_path: Path) ->
         several = [f"val-{n}-a{k}" for n in (0, 1) for k in range(4)]
         assert names == (["val-0", "val-1"] if task == "answer" else several)
         assert not any("submission" in name or name.endswith((".csv", ".tsv")) for name in files)
-    with pytest.raises(
-        InputError, match="vcr/answer: 'test' has no server file; unlabelled are: none"
-    ):
+    with pytest.raises(InputError, match="vcr/answer: 'test' has no server file; there are: none"):
         ANSWER.submission("test", (), ())
     runs = replace(
         config, answers=str(tmp_path / "tuned/answer"), rationales=str(tmp_path / "tuned/rationale")

@@ -324,11 +324,11 @@ def test_what_a_clip_cannot_answer(place: Path, tmp_path: Path) -> None:
 
     assert "zero-shot with a CLIP needs --images" in told("vcr/answer", images="")
     assert "no rule makes answers to glue/rte" in told("glue/rte", data=str(place))
-    assert "snli-ve does not read --protocol, only tasks of choices do" in told(
+    assert "--protocol: snli-ve does not read it, only tasks of choices do" in told(
         "snli-ve", protocol="ia"
     )
-    assert "does not read --fit, only tasks of classes" in told("vqa", fit="train")
-    assert "does not read --prompt, only tasks of answers" in told("vcr", prompt="{answer}")
+    assert "does not read it, only tasks of classes" in told("vqa", fit="train")
+    assert "does not read it, only tasks of answers" in told("vcr", prompt="{answer}")
     assert "expected {answer} in it" in told("vqa", prompt="what ?")
     assert "CLIP-like image side" in told("vcr", model=str(homes.student(tmp_path / "bert")))
     assert "3 images are missing, the first is 'movie/0'" in told("vcr", images=str(place / "clip"))
