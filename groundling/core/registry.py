@@ -273,7 +273,7 @@ def outside(name: str, kind: type[T]) -> T:
         raise InputError(f"{name}: the module {path!r} has no {attribute!r}; it has: {there}{hint}")
     value = vars(module)[attribute]
     if not isinstance(value, kind):
-        raise InputError(f"{name}: expected a {kind.__name__}, found {described(value)}")
+        raise InputError(f"{name}: expected {one_of(kind)}, found {described(value)}")
     return value
 
 
@@ -332,7 +332,17 @@ def _made(name: str, maker: Callable[[], object]) -> object:
 
 def described(value: object) -> str:
     """What a message calls a value that does not fit: a class by its own name, anything else by its type's."""
-    if isinstance(value, type):
-        return f"the class {value.__name__}"
-    name = type(value).__name__
+    return f"the class {value.__name__}" if isinstance(value, type) else one_of(type(value))
+
+
+def one_of(kind: type) -> str:
+    """An object of a class, in words."""
+    name = kind.__name__
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
+
+
+def fitting(value: object, kind: type[T], told: str) -> T:
+    """The value, if it is of a kind; raises InputError, with what is `told` before what it is, if it is not."""
+    if not isinstance(value, kind):
+        raise InputError(f"{told} {described(value)}, expected {one_of(kind)}")
+    return value

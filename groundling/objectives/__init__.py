@@ -16,7 +16,7 @@ from groundling.core.batch import Batch, Encoded, Sample, Sizes, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.core.output_types import Form
-from groundling.core.registry import described, is_outside, named, outside
+from groundling.core.registry import described, fitting, is_outside, named, outside
 from groundling.core.rng import seed_of
 from groundling.data.samples import mask_id_of
 from groundling.models.heads import save_heads
@@ -223,8 +223,7 @@ def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objec
     for name in names:
         torch.manual_seed(seed_of(seed, "init", name))
         made: object = part_named(name).make(given)
-        if not isinstance(made, Objective):
-            raise InputError(f"{name}: makes {described(made)}, expected an Objective")
+        made = fitting(made, Objective, f"{name}: makes")
         check_saved(made)
         objectives.append(made)
     return objectives

@@ -15,7 +15,7 @@ from torch import Tensor
 from groundling.core.batch import Batch, Sample
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.registry import code_of, described
+from groundling.core.registry import code_of, described, fitting
 from groundling.data.samples import Samples
 from groundling.runs.hashing import hashes_of
 
@@ -159,13 +159,10 @@ def _check_features(teacher: Teacher, method: str, found: object, count: int) ->
     if not isinstance(found, Mapping):
         raise InputError(f"{who} returned {described(found)}; expected tensors by name")
     for name, value in found.items():
-        if not isinstance(value, Tensor):
+        tensor = fitting(value, Tensor, f"{who}: {name!r} is")
+        if tensor.ndim < 1 or len(tensor) != count:
             raise InputError(
-                f"{who}: {name!r} is {described(value)}; expected a tensor ({count}, ...), a row for each input"
-            )
-        if value.ndim < 1 or len(value) != count:
-            raise InputError(
-                f"{who}: {name!r} is {tuple(value.shape)}; expected ({count}, ...), a row for each of {count} inputs"
+                f"{who}: {name!r} is {tuple(tensor.shape)}; expected ({count}, ...), a row for each of {count} inputs"
             )
 
 

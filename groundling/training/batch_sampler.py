@@ -14,7 +14,7 @@ from torch.utils.data import Dataset
 from groundling.core.batch import Batch, Sample, collate, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.registry import described
+from groundling.core.registry import fitting
 from groundling.core.rng import generator
 from groundling.data.samples import Samples, Section
 from groundling.objectives import Objective, in_order
@@ -407,11 +407,7 @@ class Corruption:
                     return samples.get([of], [rng])[0]
 
                 corrupted: object = objective.corrupt(sample, rng, other)
-                if not isinstance(corrupted, Sample):
-                    raise InputError(
-                        f"{objective.name}: `corrupt` returned {described(corrupted)}, expected a Sample"
-                    )
-                sample = corrupted
+                sample = fitting(corrupted, Sample, f"{objective.name}: `corrupt` returned")
             out.append(sample)
         return out
 

@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 
 from groundling.core.batch import Batch, Encoded, collate, sent
 from groundling.core.errors import InputError
-from groundling.core.registry import described
+from groundling.core.registry import described, fitting
 from groundling.core.rng import generator, seed_of
 from groundling.data.samples import Samples
 from groundling.models.text import recomputing, unasked_masks
@@ -537,9 +537,7 @@ def _terms_of(who: str, found: object) -> dict[str, Tensor]:
             f"{who} returns its summed terms by name, not {described(found)}; expected a dict of scalars"
         )
     for term, value in found.items():
-        if not isinstance(value, Tensor):
-            raise InputError(f"{who} returns {described(value)} as {term!r}, expected a tensor ()")
-        if value.ndim:
+        if fitting(value, Tensor, f"{who} returns as {term!r}").ndim:
             raise InputError(
                 f"{who} returns a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
             )

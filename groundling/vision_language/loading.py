@@ -7,7 +7,7 @@ from typing import Any
 
 from groundling.core.errors import InputError, check_known
 from groundling.core.output_types import Form
-from groundling.core.registry import described, instances, is_outside, named, outside, stock
+from groundling.core.registry import fitting, instances, is_outside, named, outside, stock
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import AdapterHead
 from groundling.models.formats import Kind, Student, Viewed
@@ -35,9 +35,7 @@ def load_student(source: str | Path, kind: str = "", design: str = "") -> Studen
     """
     if kind:
         loaded: object = outside(kind, Kind).load(str(source))
-        if not isinstance(loaded, Student):
-            raise InputError(f"{kind}: `load` returned {described(loaded)}, expected a Student")
-        return loaded
+        return fitting(loaded, Student, f"{kind}: `load` returned")
     if is_single_stream(source):
         return load_single_stream(source, _join_of(source, design))
     kinds = instances("models", Kind) | instances("vision_language", Kind)
@@ -157,6 +155,4 @@ def join_to(start: Student, design: str, width: int, **options: Any) -> SingleSt
         return start
     build = named("vision_language", Design, design).build
     built: object = build(*bert_of(start), width, **options)
-    if not isinstance(built, SingleStream):
-        raise InputError(f"{design}: `build` returned {described(built)}, expected a SingleStream")
-    return built
+    return fitting(built, SingleStream, f"{design}: `build` returned")

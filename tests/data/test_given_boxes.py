@@ -561,7 +561,7 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="--ids.*: names the images of --imports"):
+    with pytest.raises(InputError, match=r"--ids.*: names the images of --imports"):
         regions(configured(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):

@@ -8,7 +8,7 @@ from pathlib import Path
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Answer, Classify, Form
-from groundling.core.registry import described, named
+from groundling.core.registry import fitting, named
 from groundling.core.rng import generator
 from groundling.data.image_samples import Mirror
 from groundling.data.regions.inputs import UNTIED, RegionInputs
@@ -87,23 +87,17 @@ def read_splits(
 
 def _checked(task: Task, split: str, examples: object) -> list[Example]:
     """What a task's reader returned; raises InputError if these are not examples, or a class is none of the form's."""
-    if not isinstance(examples, list):
-        raise InputError(
-            f"{task.name}: `read` returned {described(examples)} for {split!r}, expected a list of Example"
-        )
+    read = fitting(examples, list, f"{task.name}: for {split!r} `read` returned")
     classes = len(task.form.labels) if isinstance(task.form, Classify) else 0
-    for example in examples:
-        if not isinstance(example, Example):
-            raise InputError(
-                f"{task.name}: `read` returned {described(example)} among those of {split!r}, expected an Example"
-            )
+    for one in read:
+        example = fitting(one, Example, f"{task.name}: for {split!r} `read` returned a list with")
         label = example.label
         if classes and label is not None and label not in range(classes):
             raise InputError(
                 f"{task.name}: {example.id} of {split!r} has the label {label!r}, expected a number from 0 to "
                 f"{classes - 1}, or None"
             )
-    return examples
+    return read
 
 
 def _unlabelled(

@@ -20,6 +20,7 @@ import torch
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError, refuse
+from groundling.core.registry import fitting
 from groundling.data.samples import TextSamples, mask_id_of
 from groundling.data.tables import read_json_lines
 from groundling.models.heads import load_head
@@ -305,9 +306,7 @@ class Attack:
         done = finished(folder.parent)
         if done is not None:
             check_run_of(folder, done, task.name)
-        student = load_student(folder)
-        if not isinstance(student, TextEncoder):
-            raise InputError(f"{folder}: expected a text encoder, found a {type(student).__name__}")
+        student = fitting(load_student(folder), TextEncoder, f"{folder}: holds")
         mask_id_of(student.tokenizer, " to hide a position with")
         self.objective = Supervised(student.sizes, form=task.form)
         if not load_head(folder, self.objective, self.objective.name):

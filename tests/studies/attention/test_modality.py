@@ -589,7 +589,7 @@ def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> Non
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
-    with pytest.raises(InputError, match="--most-regions .*reads regions and texts as it learned"):
+    with pytest.raises(InputError, match=r"--most-regions .*reads regions and texts as it learned"):
         MODALITY(
             config_of(home, model="tuned", data="questions.csv", most_regions=2), tmp_path / "b"
         )
