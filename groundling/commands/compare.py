@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.errors import InputError, as_typed
+from groundling.core.errors import as_typed
 from groundling.runs.outputs import Runs
 from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, at_least, flags_under
-from groundling.settings.inputs import OwnFile
+from groundling.settings.fields import Input, Settings, at_least, flags_under, need
+from groundling.settings.inputs import OwnFile, check_one_task
 from groundling.settings.training import TrainConfig
 
 if TYPE_CHECKING:
@@ -56,14 +56,8 @@ def check(
     """Raises InputError without data, for anything but tasks or a file of one's own, and for what no run could read."""
     from groundling.commands.sweep.run import check_runs
 
-    if not config.data or not (config.tasks or config.own.label):
-        raise InputError(
-            "compare needs --tasks and --data (or --data FILE, --text and --label for your own file)"
-        )
-    if config.tasks and config.own.label:
-        raise InputError(
-            f"compare: --label {config.own.label} makes a task of your own file; leave it or --tasks out"
-        )
+    check_one_task("compare", config.tasks, config.own, "--tasks")
+    need(config, "compare", "data")
     check_runs(_as_sweep(config, adapting, training, tuning), Path(out), _as_typed_here)
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.core.registry import named
-from groundling.runs.folder import disk_errors, write_whole
+from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.outputs import Nothing, Written
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, at_least, needed
@@ -105,8 +105,7 @@ def _check_place(path: Path) -> None:
     """Raises InputError for a file that is no PNG, or one that is there and was not written by this command."""
     from PIL import Image
 
-    if path.suffix.lower() != ".png":
-        raise InputError(f"--out {path}: expected a file that ends in .png")
+    check_file(path, (".png", ".PNG"))
     if not path.exists():
         return
     try:
@@ -157,8 +156,7 @@ question-type and answer are VQA's."""
 
 def check_partition(config: PartitionConfig, out: str | Path) -> None:
     """Raises InputError without a task, data or a number, for a task that there is not, and a folder in the way."""
-    if Path(out).is_dir():
-        raise InputError(f"{out}: is a folder; --out names the file of the partition")
+    check_file(out)
 
 
 def partition(config: PartitionConfig, work: Work) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.core.errors import InputError, refuse
 from groundling.data.tables import ROWS
-from groundling.runs.folder import json_text, plain, write_new
+from groundling.runs.folder import check_file, json_text, plain, write_new
 from groundling.runs.outputs import Written
 from groundling.runs.progress import Work, is_first
 from groundling.settings.fields import Input, Settings, at_least, needed
@@ -46,8 +46,7 @@ count such rows; without it, the first one is an error."""
 def check(config: PredictConfig, out: str | Path) -> None:
     """Raises InputError without a model or data, and for an `out` that is no table, or there already."""
     out = Path(out)
-    if out.suffix not in ROWS:
-        raise InputError(f"--out {out}: expected a file that ends in {', '.join(ROWS)}")
+    check_file(out, ROWS)
     if out.exists():
         raise InputError(f"{out}: exists already; choose another --out, or remove it")
     if not out.parent.is_dir():

@@ -131,10 +131,9 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
 
 
 def _refuse_processes(config: RegionsConfig, part: Part) -> None:
-    if part.world > 1 and config.processes > 1:
-        raise InputError(
-            "regions: torchrun and --processes both start processes; leave one of them out"
-        )
+    from groundling.runs.jobs import check_starts
+
+    check_starts(config.processes, part.world)
     if part.world > 1 and config.imports:
         raise InputError("regions: --imports reads in one process; start it without torchrun")
 

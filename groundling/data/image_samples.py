@@ -19,6 +19,7 @@ from groundling.data.captions.captions import Captioned
 from groundling.data.images import (
     PICTURES,
     Picture,
+    check_image_folder,
     is_picture,
     one_form,
     read_picture,
@@ -260,8 +261,7 @@ def only(files: Sequence[Path]) -> Path:
 
 def files_below(folder: Path) -> dict[str, list[Path]]:
     """Every image below a folder by its path there without ending; several of one name are all there."""
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such image folder")
+    check_image_folder(folder)
     found: dict[str, list[Path]] = {}
     # Not with rglob, which takes seconds for the many thousands of images that a folder may have.
     for place, _, names in os.walk(folder):

@@ -240,3 +240,9 @@ def _in_bytes(image: Image.Image) -> Image.Image:
     if values.min() < 0 or values.max() > 0xFFFF:
         raise ValueError("its pixels have more than 16 bits; save it with 8 bits a colour")
     return Image.fromarray((values >> 8).astype(np.uint8))
+
+
+def check_image_folder(folder: Path) -> None:
+    """Raises InputError if there is no such folder."""
+    if not folder.is_dir():
+        raise InputError(f"{folder}: no such image folder")

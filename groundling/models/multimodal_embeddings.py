@@ -88,11 +88,8 @@ class Join(nn.Module):
         """
         tokens = needed(batch.text, "text", f"a {self.kind} model")
         regions = batch.regions
-        if regions is not None and regions.features.shape[-1] != self.width:
-            width = regions.features.shape[-1]
-            raise InputError(
-                f"regions have features of width {width}; this {self.kind} model reads {self.width}"
-            )
+        if regions is not None:
+            check_width(regions.features, self.width, f"{self.kind} model")
         words = embedded_words(embeddings.word_embeddings, batch, f"a {self.kind} model")
         text, rest = self._parts(embeddings, words, batch)
         mask = tokens.mask if regions is None else torch.cat([tokens.mask, regions.mask], 1)
@@ -170,3 +167,20 @@ def add_types(bert: BertModel, copies: Sequence[int | None]) -> None:
     table.weight = nn.Parameter(torch.stack([*old, *rows]))
     table.num_embeddings = len(table.weight)
     bert.config.type_vocab_size = len(table.weight)
+
+
+def check_segments(bert: BertModel, last: int) -> None:
+    """Raises InputError if a BERT has no segment of this number."""
+    segments = bert.config.type_vocab_size
+    if last >= segments:
+        raise InputError(
+            f"segments 0 to {last} are read, this BERT has {segments}; `add_types` appends some"
+        )
+
+
+def check_width(features: Tensor, width: int, who: str) -> None:
+    """Raises InputError if regions' features (..., F) are not as wide as the model that reads them, which is `who`."""
+    if features.shape[-1] != width:
+        raise InputError(
+            f"regions have features of width {features.shape[-1]}; this {who} reads {width}"
+        )

@@ -10,7 +10,7 @@ import platform
 import shutil
 import subprocess
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -521,3 +521,12 @@ def check_run_of(place: Path, result: Mapping[str, Any], task: str) -> None:
     """Raises InputError, which begins with `place`, if a run's `result` is of another task."""
     if result.get("task") != task:
         raise InputError(f"{place}: a run of {result.get('task')}, expected one of {task}")
+
+
+def check_file(out: str | Path, endings: Sequence[str] = ()) -> None:
+    """Raises InputError for an `--out` that is no file to write: a folder, or one that ends otherwise."""
+    path = Path(out)
+    if endings and path.suffix not in endings:
+        raise InputError(f"--out {path}: expected a file that ends in {', '.join(endings)}")
+    if path.is_dir():
+        raise InputError(f"--out {path}: is a folder; expected a file")

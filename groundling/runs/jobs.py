@@ -187,3 +187,9 @@ def _leave_with(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
+
+
+def check_starts(processes: int, world: int) -> None:
+    """Raises InputError if `processes` are to be started where torchrun has started `world`."""
+    if processes > 1 and world > 1:
+        raise InputError("torchrun and --processes both start processes; leave one of them out")

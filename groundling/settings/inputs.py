@@ -207,6 +207,16 @@ empty: as in the file that the model learned from."""
     """A file of your own: columns of a multiple choice's choices, by comma."""
 
 
+def check_one_task(command: str, tasks: object, own: OwnFile, flag: str) -> None:
+    """Raises InputError unless tasks are named, by `flag`, or a file of one's own makes one, and not both."""
+    if own.label and tasks:
+        raise InputError(
+            f"{command}: --label {own.label} makes a task of your own file; leave it or {flag} out"
+        )
+    if not (own.label or tasks):
+        raise InputError(f"{command} needs {flag} (or --text and --label for your own file)")
+
+
 # Files and folders as command lines name them: FILE=WEIGHT, which says how often a step reads it, and NAME=FOLDER.
 
 LEAST, MOST = 1e-9, 1e9

@@ -5,7 +5,7 @@ Any module may hold one, inside this package or not: nothing in `Task` knows whe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -195,3 +195,9 @@ class Task:
         """Predictions as the task's files spell them, one for each official id."""
         pairs = zip(officials, predictions, strict=True)
         return [self.form.spell(prediction) for _, prediction in pairs]
+
+
+def check_labelled_alike(path: Path, unlabelled: Collection[bool]) -> None:
+    """Raises InputError if some lines of a file have no label and some have one: both are in `unlabelled`."""
+    if len(set(unlabelled)) > 1:
+        raise InputError(f"{path}: some lines have a label and some have none")

@@ -17,7 +17,7 @@ from groundling.core.output_types import Choose
 from groundling.data.images import leads_out
 from groundling.data.regions.annotations import Objects, metadata
 from groundling.data.tables import read_json_lines
-from groundling.tasks import Task
+from groundling.tasks import Task, check_labelled_alike
 
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"
 CHOICES = 4
@@ -89,9 +89,7 @@ def items(folder: Path, split: str) -> list[Item]:
         if item.id in by_id:
             repeated.append(f"{where}: annot_id {item.id} stands there before")
         by_id[item.id] = item
-    is_secret = {item.answer is None for item in by_id.values()}
-    if len(is_secret) > 1:
-        raise InputError(f"{path}: some lines have a label and some have none")
+    check_labelled_alike(path, [item.answer is None for item in by_id.values()])
     refuse(repeated)
     return list(by_id.values())
 

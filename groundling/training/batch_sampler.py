@@ -135,6 +135,14 @@ class Steps:
         return self.steps / self.per_epoch
 
 
+def check_batch(source: object, count: int, batch: int) -> None:
+    """Raises InputError if a source has fewer samples than a batch."""
+    if count < batch:
+        raise InputError(
+            f"{source}: {count} samples are fewer than one batch of {batch}; lower --batch"
+        )
+
+
 class Plan(Steps):
     """Steps of so many samples; within a source, shuffled epochs bucketed by length."""
 
@@ -144,10 +152,7 @@ class Plan(Steps):
         Raises InputError if a source has fewer samples than a batch.
         """
         for source in sources:
-            if len(source.samples) < batch:
-                raise InputError(
-                    f"{source.name}: {len(source.samples)} samples are fewer than one batch of {batch}; lower --batch"
-                )
+            check_batch(source.name, len(source.samples), batch)
         super().__init__(sources, steps, seed, epoch_steps(sources, batch))
         self.batch = batch
         self._epochs: dict[tuple[int, int], np.ndarray] = {}

@@ -20,6 +20,7 @@ from groundling.core.errors import InputError, refuse
 from groundling.data.images import (
     PICTURES,
     Picture,
+    check_image_folder,
     is_picture,
     leads_out,
     read_picture,
@@ -154,8 +155,7 @@ def listing(
     without `extraction.skip_missing`.
     """
     folder = Path(extraction.images)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such image folder")
+    check_image_folder(folder)
     if extraction.boxes:
         outside = sorted(file for file in files if leads_out(file, folder))
         paths = sorted(folder / file for file in set(files).difference(outside))

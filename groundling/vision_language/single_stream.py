@@ -343,8 +343,8 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
     for whole in ("state_dict", "model"):  # of a training state
         if isinstance(content, dict) and isinstance(content.get(whole), dict):
             content = content[whole]
-    if not isinstance(content, dict):
-        raise InputError(f"{path}: expected weights by name")
-    if not all(isinstance(value, Tensor) for value in content.values()):
+    if not isinstance(content, dict) or not all(
+        isinstance(value, Tensor) for value in content.values()
+    ):
         raise InputError(f"{path}: expected weights by name")
     return content

@@ -15,7 +15,7 @@ from groundling.core.batch import Batch, Encoded, Example, Row, Sizes, Tags, nee
 from groundling.core.errors import InputError
 from groundling.data.samples import Pieces, TextInput, texts_of
 from groundling.data.text.words import word_of
-from groundling.models.multimodal_embeddings import Join, add_types, fresh
+from groundling.models.multimodal_embeddings import Join, add_types, check_segments, fresh
 from groundling.models.task_heads import (
     EachRegionTransformed,
     ImagesApart,
@@ -66,11 +66,7 @@ class UniterJoin(Join):
         """Raises InputError if the BERT has too few segments."""
         super().__init__(width, text_types=list(text_types), image_types=list(image_types))
         hidden = bert.config.hidden_size
-        segments = bert.config.type_vocab_size
-        if max(*text_types, *image_types) >= segments:
-            raise InputError(
-                f"segments {text_types}, {image_types}: this BERT has {segments}; `add_types` appends some"
-            )
+        check_segments(bert, max(*text_types, *image_types))
         self.text_types = list(text_types)
         self.image_types = list(image_types)
         self.feature = nn.Linear(width, hidden)

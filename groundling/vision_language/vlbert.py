@@ -15,7 +15,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Answer, Classify, Form, Pick
 from groundling.core.rng import generator
 from groundling.data.text.words import rewritten
-from groundling.models.multimodal_embeddings import Join, Look, add_types
+from groundling.models.multimodal_embeddings import Join, Look, add_types, check_segments
 from groundling.models.task_heads import (
     EachRegionTransformed,
     FirstPosition,
@@ -70,11 +70,7 @@ class VLBertJoin(Join):
         """Raises InputError if the BERT has fewer than three segments."""
         super().__init__(width, pixels=pixels)
         hidden = bert.config.hidden_size
-        segments = bert.config.type_vocab_size
-        if segments < 3:
-            raise InputError(
-                f"VL-BERT needs 3 segments, this BERT has {segments}; `add_types` appends one"
-            )
+        check_segments(bert, 2)
         self.dropout = nn.Dropout(bert.config.hidden_dropout_prob)
         self.visual = nn.Linear(
             2048 + width, hidden

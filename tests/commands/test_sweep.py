@@ -328,7 +328,7 @@ def test_compare_is_the_simplest_sweep(
         "out",
     )
     assert (trained, alone["verdicts"]) == ([], [])
-    with pytest.raises(InputError, match="needs --tasks and --data"):
+    with pytest.raises(InputError, match="compare needs --"):
         compare(changed(config, tasks=()), settings, STEPS, STEPS, "out")
 
 

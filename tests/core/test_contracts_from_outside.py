@@ -82,7 +82,7 @@ OBJECTIVES = [
         r"`forward`.*\(4,\).*'length'",
     ),
     ("forward", lambda e, b: e.text.sum(), r"`forward`.*not a Tensor"),
-    ("forward", lambda e, b: {"length": 1.0}, "`forward`.*a float as 'length'"),
+    ("forward", lambda e, b: {"length": 1.0}, "`forward`.*'length' a float"),
     ("forward", lambda e, b: {"length": e.text.sum((1, 2))[:1]}, r"\(1,\) as 'length'"),
     ("count", lambda b: b.rows, "`count` returned an int"),
     ("count", lambda b: {"length": b.text.mask.sum()}, "`count` says a Tensor of 'length'"),

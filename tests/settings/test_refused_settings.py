@@ -51,7 +51,7 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
             "expected a folder `probes`",
         ),
-        (["compare", "--arms", "mlm"], "needs --tasks and --data"),
+        (["compare", "--arms", "mlm"], "compare needs --tasks"),
         (
             ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
             "'nonsense' is none of",

@@ -16,6 +16,7 @@ from groundling.settings.fields import (
     Settings,
     at_least,
     may_repeat,
+    need,
     unnested,
 )
 from groundling.settings.inputs import CaptionReading, weighted_files
@@ -84,10 +85,8 @@ XDBERT's paper trains everything at 1e-4 from the first step (Appendix C.1).
 def check(config: AdaptConfig, training: TrainConfig, out: str | Path) -> Arm:
     """What the arm is made of; raises InputError for settings that are missing, or do not go together."""
     arm = arm_of(config.arm, config.masked_lm)
-    if not config.student:
-        raise InputError(f"--arm {config.arm} needs --student FOLDER_OR_HUB_ID")
-    if not config.teacher and (arm.joint or arm.taught):
-        raise InputError(f"--arm {config.arm} needs --teacher FOLDER_OR_HUB_ID")
+    taught = ["teacher"] if arm.joint or arm.taught else []
+    need(config, f"--arm {config.arm}", "student", *taught)
     check_held(config.examining, bool(config.held), "--held FILES, texts that are not learned from")
     learned_from = {each.file for each in weighted_files(config.text, "--text")}
     for path in config.held:

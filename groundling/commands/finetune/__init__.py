@@ -21,6 +21,7 @@ from groundling.settings.inputs import (
     Pixels,
     RegionInput,
     check_adapter,
+    check_one_task,
     check_pixels,
 )
 from groundling.settings.objectives import (
@@ -106,12 +107,7 @@ TUNING = TrainConfig(epochs=3, lr=1e-4, warmup=0.1, weight_decay=0.0)
 
 def check(config: FinetuneConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or do not go together."""
-    if not (config.task or config.own.label):
-        raise InputError("finetune needs --task (or --text and --label for your own file)")
-    if config.own.label and config.task:
-        raise InputError(
-            f"finetune: --label {config.own.label} makes a task of your own file; leave it or --task out"
-        )
+    check_one_task("finetune", config.task, config.own, "--task")
     _check_disk(config.free_gb, Path(out))
     _check_regions_given(config)
     check_pixels(config.pixels, config.regions.images)

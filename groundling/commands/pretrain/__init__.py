@@ -17,6 +17,7 @@ from groundling.settings.fields import (
     Settings,
     at_least,
     may_repeat,
+    need,
     needed,
     refuse_given,
     unnested,
@@ -120,8 +121,7 @@ PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or do not go together."""
     learned, held = config.learned, config.held
-    if not config.regions.regions:
-        raise InputError("pretrain needs --regions STORE")
+    need(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
     if bool(learned.captions) == bool(learned.task):
         raise InputError(

@@ -9,7 +9,7 @@ from typing import Annotated
 from groundling.command_line import SHARED, Command
 from groundling.runs.outputs import Inputs, RunFolder
 from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
-from groundling.settings.inputs import CaptionColumns, CaptionReading
+from groundling.settings.inputs import CaptionReading
 from groundling.settings.training import Examining, TrainConfig, check_held
 
 

@@ -23,6 +23,7 @@ from groundling.data.captions.files import (
 )
 from groundling.data.images import (
     Names,
+    check_image_folder,
     differs_in_ending,
     is_picture,
     leads_out,
@@ -285,8 +286,7 @@ def find_images(
     Raises InputError if there is no such folder, or names and files do not go one to one.
     """
     folder = Path(folder)
-    if not folder.is_dir():
-        raise InputError(f"{folder}: no such image folder")
+    check_image_folder(folder)
     where = str(source or folder)
     place: dict[str, str] = {}
     for image in images:

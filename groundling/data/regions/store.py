@@ -18,7 +18,7 @@ import torch
 
 from groundling.core.batch import RegionRow
 from groundling.core.documented import documented
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, refuse
 from groundling.data.shards import (
     Column,
     Facts,
@@ -336,12 +336,12 @@ def _form(index: Index) -> str:
 def read_region_index(path: Path) -> Index:
     """The index of a shard of regions; raises InputError if it is none."""
     index = read_index(path)
-    _check(index, path)
+    refuse([f"{path}: not the index of a region store ({what})" for what in _odd_regions(index)])
     return index
 
 
-def _check(index: Index, path: Path) -> None:
-    """Raises InputError if an index is not one of regions."""
+def _odd_regions(index: Index) -> Iterator[str]:
+    """Why an index is not one of regions."""
     if not index.ids:
         return
     expected = {"features": (1, "f"), "boxes": (1, "f"), "confidence": (0, "f")}
@@ -349,18 +349,19 @@ def _check(index: Index, path: Path) -> None:
         column = index.columns.get(name)
         fits = column is not None and len(column.shape) == sides and column.dtype[1] == kind
         if not fits or (name == "boxes" and index.columns[name].shape != (4,)):
-            raise InputError(f"{path}: not the index of a region store (no fitting {name})")
+            yield f"no fitting {name}"
+            return
     cover = index.columns.get("cover")
     if cover is not None and (cover.dtype[1:], cover.shape) != ("u1", (PACKED,)):
-        raise InputError(f"{path}: not the index of a region store (no fitting cover)")
+        yield "no fitting cover"
     if len(index.facts) != len(index.ids):
-        raise InputError(f"{path}: not the index of a region store (images without their sizes)")
+        yield "images without their sizes"
     lengths = index.lengths["boxes"]
     if any(other != lengths for other in index.lengths.values()):
-        raise InputError(f"{path}: not the index of a region store (arrays differ in length)")
+        yield "arrays differ in length"
     for facts in index.facts:
         if not all(isinstance(facts.get(side), int) for side in ("width", "height")):
-            raise InputError(f"{path}: not the index of a region store (an image without its size)")
+            yield "an image without its size"
 
 
 def _single(stored: np.ndarray) -> np.ndarray:

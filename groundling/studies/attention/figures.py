@@ -96,11 +96,9 @@ def write_figures(
 
     Raises InputError for an unknown format.
     """
-    if not formats:
-        raise InputError(f"--formats: none is named; expected some of {', '.join(FORMATS)}")
-    unknown = [one for one in formats if one not in FORMATS]
-    if unknown:
-        raise InputError(f"--formats {unknown[0]}: expected some of {', '.join(FORMATS)}")
+    if not formats or not set(formats) <= set(FORMATS):
+        asked = " ".join(formats) or "none"
+        raise InputError(f"--formats {asked}: expected some of {', '.join(FORMATS)}")
     from matplotlib import rc_context
 
     nobody = {"svg": {"Date": None}, "pdf": {"CreationDate": None}, "png": {}}

@@ -22,7 +22,7 @@ from groundling.data.samples import Samples
 from groundling.data.shards import Part
 from groundling.models.attention import AttentionMap
 from groundling.models.formats import Student
-from groundling.runs.jobs import Job, run_jobs
+from groundling.runs.jobs import Job, check_starts, run_jobs
 from groundling.runs.progress import followed
 
 BATCH = 32
@@ -258,8 +258,7 @@ def read_all(passes: Sequence[Pass], plan: Plan, processes: int = 1) -> None:
     if processes == 1:
         read_here(passes)
         return
-    if state.num_processes > 1:
-        raise InputError("torchrun and --processes both start processes; leave one of them out")
+    check_starts(processes, state.num_processes)
     parts = [Part(rank, processes) for rank in range(processes)]
     jobs = [Job(f"part {one.rank + 1}", _share, (plan, state.device.type, one)) for one in parts]
     shares = run_jobs(jobs, processes, lambda line: None)

@@ -30,6 +30,7 @@ from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import ProbeConfig
 from groundling.studies.worlds.tasks import ODD, questions_in
 from groundling.tasks import Task
+from groundling.training.batch_sampler import check_batch
 from groundling.vision_language.loading import load_student
 
 LEARNED = 0.98
@@ -62,21 +63,15 @@ def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any
     # Everything is read before anything is trained: a mistake in the last file is told at once.
     examples = {task.name: {split: task.read(world, split) for split in SPLITS} for task in tasks}
     for task in tasks:
-        _check_batch(len(examples[task.name][task.train]), task.file(world, task.train), training)
+        if not training.batch_tokens:
+            count = len(examples[task.name][task.train])
+            check_batch(task.file(world, task.train), count, training.batch)
     result: dict[str, Any] = {}
     if rows:
         result |= _read(config, rows, examples.get(ODD.name), world)
     for task in tasks:
         result[task.name] = _tuned(task, examples[task.name], config, training, run)
     return result
-
-
-def _check_batch(count: int, file: Path, training: TrainConfig) -> None:
-    """Raises InputError if a question has fewer examples than a step learns from."""
-    if not training.batch_tokens and count < training.batch:
-        raise InputError(
-            f"{file}: {count} examples are fewer than one batch of {training.batch}; lower --batch"
-        )
 
 
 def _asked(config: ProbeConfig, world: Path) -> tuple[list[Task], list[dict[str, str]]]:

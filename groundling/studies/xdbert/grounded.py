@@ -32,7 +32,7 @@ from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend
 from groundling.data.text.words import spans, stop_words
 from groundling.models.loading import load_tokenizer
-from groundling.runs.folder import disk_errors, read_json, write_json, write_whole
+from groundling.runs.folder import check_file, disk_errors, read_json, write_json, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.runs.progress import Work
 from groundling.runs.report import Section, new_figure, svg_of, write_report
@@ -85,8 +85,7 @@ def count(config: CountsConfig, work: Work) -> str:
         "captions": len(captions),
     }
     out = work.out
-    if out.is_dir():
-        raise InputError(f"{out}: is a folder; --out names the file of the table")
+    check_file(out)
     with disk_errors(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     write_json(out, {"provenance": provenance, "pieces": pieces, "words": words})

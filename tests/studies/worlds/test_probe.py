@@ -234,9 +234,7 @@ def test_bad_questions_are_named(encoder: str, world: Path, tmp_path: Path) -> N
     (world / "probes" / "odd_dev.tsv").unlink()
     assert "odd_dev.tsv: no such file" in refused()
     put(world, "odd_dev.tsv", questions())
-    with pytest.raises(
-        InputError, match=r"odd_train.tsv: \d+ examples are fewer than one batch of"
-    ):
+    with pytest.raises(InputError, match=r"odd_train.tsv: \d+ samples are fewer than one batch of"):
         probe(config, replace(FEW, batch=10**4), tmp_path / "out")
     assert not (tmp_path / "out" / "result.json").exists()
     put(world, "odd_dev.tsv", questions().replace("like cat", "like it"))

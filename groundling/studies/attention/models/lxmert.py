@@ -24,6 +24,7 @@ from groundling.models.attention import (
 )
 from groundling.models.formats import Kind, RegionReader
 from groundling.models.loading import load_tokenizer, load_weights, model_type
+from groundling.models.multimodal_embeddings import check_width
 from groundling.models.text import embedded_words
 
 TEXT, REGIONS = "text", "regions"
@@ -97,11 +98,7 @@ class Lxmert(RegionReader):
         """
         tokens = needed(batch.text, "text", "an LXMERT")
         regions = needed(batch.regions, "regions", "an LXMERT")
-        width = regions.features.shape[-1]
-        if width != self.sizes.regions:
-            raise InputError(
-                f"regions have features of width {width}; this LXMERT reads {self.sizes.regions}"
-            )
+        check_width(regions.features, self.sizes.regions, "LXMERT")
         features = regions.features
         if batch.perturbation is not None and batch.perturbation.regions is not None:
             features = features + batch.perturbation.regions

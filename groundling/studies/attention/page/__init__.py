@@ -18,7 +18,7 @@ from groundling.core.batch import needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, as_keywords, naming, reading
 from groundling.data.images import read_picture
-from groundling.runs.folder import disk_errors, write_whole
+from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.progress import Work
 from groundling.runs.report import page_of
 from groundling.settings.fields import declared, filled
@@ -159,8 +159,7 @@ class Look:
 
 def check_place(path: Path) -> None:
     """Raises InputError for a file that no page can be written to, such as one that is no page of ours."""
-    if path.suffix != ".html":
-        raise InputError(f"--out {path}: expected a file that ends in .html")
+    check_file(path, (".html",))
     if not path.exists():
         return
     if path.is_file():
