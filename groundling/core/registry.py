@@ -17,7 +17,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.core.errors import InputError, check_known, expecting, first_line, nearest
+from groundling.core.errors import InputError, check_known, expecting, first_line, naming, nearest
 
 # Modules of the user's own: where they lie and what they import, told by reading them; nothing is run for it.
 
@@ -326,7 +326,7 @@ def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T
 def _made(name: str, maker: Callable[[], object]) -> object:
     """What a maker of the user's returns; InputError if it fails."""
     # It can fail in any way.
-    with expecting(f"{name}: making it failed", errors=(Exception, SystemExit)):
+    with naming(name), expecting("making it failed", errors=(Exception, SystemExit)):
         return maker()
 
 

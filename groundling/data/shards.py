@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, expecting, first_line, such
+from groundling.core.errors import InputError, expecting, first_line, refuse, such
 from groundling.data.images import one_form
 from groundling.runs.folder import (
     difference,
@@ -236,7 +236,7 @@ class ShardWriter:
         reasons = [*skipped, *(reason for index in indices for reason in index.skipped)]
         more = summary(indices) if summary is not None else {}
         rows = total_rows(indices, self.folder)
-        refuse_twins(indices, self.folder)
+        refuse(twins(indices, self.folder))
         hashes = {}
         for number, index in enumerate(indices):
             for name, column in index.columns.items():
@@ -446,14 +446,16 @@ def open_files() -> int:
     return max(OPEN_FILES, wanted // 8)
 
 
-def refuse_twins(indices: Iterable[Index], folder: Path) -> None:
-    """Raises InputError if an id occurs in two shards."""
+def twins(indices: Iterable[Index], folder: Path) -> list[str]:
+    """A line for each id that occurs in two shards."""
     seen: dict[str, int] = {}
+    faults = []
     for number, index in enumerate(indices):
         for name in index.ids:
             before = seen.setdefault(name, number)
             if before != number:
-                raise InputError(f"{folder}: {name!r} is in shard {before} and in shard {number}")
+                faults.append(f"{folder}: {name!r} is in shard {before} and in shard {number}")
+    return faults
 
 
 class ShardStore:
@@ -581,11 +583,7 @@ class ShardStore:
             if recorded != count:
                 path = self.folder / "manifest.json"
                 faults.append(f"{path}: counts {name} as {recorded}, but the indices as {count}")
-        try:
-            refuse_twins(self.indices, self.folder)
-        except InputError as error:
-            faults.append(str(error))
-        return faults
+        return faults + twins(self.indices, self.folder)[:1]
 
     def compare(self) -> None:
         """Raises InputError if a file has another SHA-256 than was written; what stays as it is is read once."""

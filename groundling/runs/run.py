@@ -10,7 +10,7 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, expecting, naming
 from groundling.core.registry import code_behind, is_outside, outside
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
@@ -168,10 +168,8 @@ def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dic
     result = finished(folder)
     if result is None:
         return None
-    with expecting(
-        f"{folder / RESULT}: not as its run wrote it",
-        advice="; delete it, and the same command makes it again",
-    ):
+    advice = "; delete it, and the same command makes it again"
+    with naming(folder / RESULT), expecting("not as its run wrote it", advice):
         reads(result)
     if PartialState().is_main_process:
         _clear(folder)

@@ -18,7 +18,7 @@ from transformers.models.bert.modeling_bert import BertLayer
 
 from groundling.core.batch import Batch, Encoded, needed
 from groundling.core.documented import documented
-from groundling.core.errors import InputError, expecting, reading
+from groundling.core.errors import InputError, expecting, naming, reading
 from groundling.data.samples import TextInput
 from groundling.models.attention import (
     AttentionMap,
@@ -223,7 +223,7 @@ def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleS
         weights = load_file(folder / "join.safetensors")
     text = load_text_encoder(folder / "bert")
     bert, _ = bert_of(text)
-    with expecting(f"{folder}: the join does not fit the BERT beside it"):
+    with naming(f"{folder}: the join does not fit the BERT beside it"), expecting("its weights"):
         model = SingleStream(
             bert,
             text.tokenizer,

@@ -148,8 +148,8 @@ def test_a_failing_upload_loses_nothing(
     assert main([*run_words(place, out), "--push-to-hub", "me/new"]) == 2
     line = capsys.readouterr().err.strip().splitlines()[-1]
     assert line == (
-        f"groundling: {out}: the run is finished and saved, but not pushed (me/new: the hub did not take it (503 "
-        f"Server Error)); try again with `groundling push {out} --to me/new`"
+        f"groundling: {out}: the run is finished and saved, but not pushed (me/new: the hub did not take it "
+        f"(RuntimeError: 503 Server Error long story)); try again with `groundling push {out} --to me/new`"
     )
     assert (out / "result.json").exists() and (out / "model/model.safetensors").exists()
     hub = hubs.put_up(monkeypatch)

@@ -97,7 +97,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
     for name, message in (
         ("wide", "features are 12 and 7 wide"),
         ("bare", "regions have 5 classes, all things and no classes"),
-        ("other", "made by resnet and by vit; make both stores alike"),
+        ("other", "made by resnet and by vit; together, stores are of one kind: make both alike"),
     ):
         with pytest.raises(InputError, match=message) as told:
             SeveralStores([first, RegionStore(made[name])])

@@ -221,7 +221,7 @@ def test_an_unknown_command_is_one_line(
         ("adapt --cpu=1", "--cpu: ignored explicit argument '1'; see"),
         ("adapt --private", "--private: needs --push-to-hub OWNER/NAME"),
         ("compare --train.schedule steps", "--train.schedule steps and --train.milestones"),
-        ("compare --adapt.patience 2", "--adapt.patience needs --adapt.eval-every EPOCHS"),
+        ("compare --adapt.patience 2", "--adapt.patience 2: needs --adapt.eval-every EPOCHS"),
         ("info", "info needs --name"),
     ],
 )

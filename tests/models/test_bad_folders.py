@@ -218,7 +218,7 @@ def test_e14_what_a_model_folder_says_of_pixels_and_regions_is_looked_at(tmp_pat
         tmp_path / "join.json",
         '{"kind": "uniter", "early": true, "options": {}, "regions_from": [[]]}',
     )
-    with pytest.raises(InputError, match="'regions_from' is no object"):
+    with pytest.raises(InputError, match="'regions_from' is missing, or of another type"):
         described_join(tmp_path)
 
 

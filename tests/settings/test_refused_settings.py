@@ -45,7 +45,7 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
             "--label y makes a task",
         ),
         ([*TUNE, "--blind"], "--blind: is about regions; pass --regions STORE or leave it out"),
-        ([*TUNE, "--most-regions", "3"], "--most-regions is about regions"),
+        ([*TUNE, "--most-regions", "3"], "--most-regions 3: is about regions"),
         (["probe"], "needs --model"),
         (
             ["probe", "--model", "STUDENT", "--data", "GLUE"],

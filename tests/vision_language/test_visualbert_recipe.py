@@ -173,7 +173,7 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     assert "texts of nlvr2 name no objects by their numbers" in refusal(other, tmp_path / "no")
     captions = on_task(place, "vcr", mentioned=True)
     captions = changed(captions, task="", data="", captions=str(place / "some.token.txt"))
-    assert "captions name no objects" in refusal(captions, tmp_path / "no")
+    assert "--mentioned: captions have none" in refusal(captions, tmp_path / "no")
 
 
 # -- the phase on a task's own texts -----------------------------------------------------------------------------------
@@ -295,7 +295,7 @@ def test_boxes_are_appended_to_features(
     count = sum(parameter.numel() for parameter in plain.parameters())
     assert result["parameters"] == count + 6 * width
     for changes, message in (
-        ({"student": str(first)}, "this visualbert model stays as it is; leave it out"),
+        ({"student": str(first)}, "not this visualbert; leave it out"),
         ({"model": "uniter"}, "--region-boxes: is about a new VisualBERT, not uniter"),
     ):
         config = changed(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]

@@ -29,7 +29,11 @@ class SeveralStores:
         self.stores = stores
         first = stores[0]
         for store in stores[1:]:
-            _refuse_unlike(first, store)
+            if unlike := _unlike(first, store):
+                both = f"{first.folder} and {store.folder}"
+                raise InputError(
+                    f"{both}: {unlike}; together, stores are of one kind: make both alike"
+                )
         self.width = first.width
         self.classes = first.classes
         self.background = first.background
@@ -89,28 +93,20 @@ class SeveralStores:
         return next((store for store in self.stores if image_id in store), self.stores[0])
 
 
-def _refuse_unlike(first: RegionStore, other: RegionStore) -> None:
-    """Raises InputError for two stores that no model can read as one."""
-    both = f"{first.folder} and {other.folder}"
+def _unlike(first: RegionStore, other: RegionStore) -> str:
+    """Why no model can read two stores as one; empty if it can."""
     if first.width != other.width:
-        raise InputError(
-            f"{both}: features are {first.width} and {other.width} wide; together, stores are of one kind"
-        )
+        return f"features are {first.width} and {other.width} wide"
     if (first.classes, first.background) != (other.classes, other.background):
-        raise InputError(
-            f"{both}: regions have {_kinds(first)} and {_kinds(other)}; together, stores are of one kind"
-        )
+        return f"regions have {_kinds(first)} and {_kinds(other)}"
     if first.covers != other.covers:
         lacking = other if first.covers else first
-        raise InputError(
-            f"{both}: {lacking.folder} knows no segments of objects; together, stores are of one kind"
-        )
+        return f"{lacking.folder} knows no segments of objects"
     looks = first.features and other.features  # of others, the model makes the features itself
     known = bool(first.identity and other.identity)
     if looks and known and first.identity != other.identity:
-        raise InputError(
-            f"{both}: made by {first.made_by} and by {other.made_by}; make both stores alike"
-        )
+        return f"made by {first.made_by} and by {other.made_by}"
+    return ""
 
 
 def _kinds(store: RegionStore) -> str:

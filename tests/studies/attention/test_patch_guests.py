@@ -435,7 +435,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     [
         ({"images": ""}, "reads pixels; pass --images FOLDER"),
         ({"regions": ("x",)}, "reads patches of photos, no regions; leave it out"),
-        ({"most_regions": 3}, "no regions; leave --most-regions out"),
+        ({"most_regions": 3}, "--most-regions 3: .* no regions; leave it out"),
     ],
 )
 def test_what_patches_have_no_use_for_is_refused(

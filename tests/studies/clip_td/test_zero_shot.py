@@ -453,7 +453,7 @@ def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path
     assert "pass --regions STORE" in told("vcr", regions=(), images=str(place / "images"))
     assert "reads no regions" in told("vcr", model=str(place / "bert"))
     assert "leave out --images" in told("vcr", images=str(place / "images"))
-    assert "--teacher-cache is for" in told("vcr", teacher_cache=str(tmp_path))
+    assert ": is for features of a CLIP" in told("vcr", teacher_cache=str(tmp_path))
     headless = shutil.copytree(seen, tmp_path / "headless")
     (headless / HEADS).unlink()
     assert "holds no match head (sentence_image); `groundling pretrain` leaves one" in told(
