@@ -436,10 +436,7 @@ def own_columns(options: OwnFile) -> tuple[tuple[str, ...], dict[str, str]]:
             f"--group {options.group} says what is held out together, but --dev {options.dev} holds nothing out; "
             "leave one of them out"
         )
-    if options.label in text_columns:
-        raise InputError(
-            f"--text {options.text}: column {options.label!r} is the label, which no text may tell; leave it out"
-        )
+    check_no_label(text_columns, options.label, f"--text {options.text}")
     expected = dict.fromkeys(text_columns, "a text")
     expected[options.label] = "a label"
     if options.image:
@@ -447,6 +444,20 @@ def own_columns(options: OwnFile) -> tuple[tuple[str, ...], dict[str, str]]:
     if options.group:
         expected.setdefault(options.group, "a group")  # may be one of the others
     return text_columns, expected
+
+
+def check_one_or_two(texts: Sequence[str], flag: str) -> None:
+    """Raises InputError unless a flag names one column of texts, or two."""
+    if len(texts) not in (1, 2):
+        raise InputError(f"{flag}: expected one column, or two by comma")
+
+
+def check_no_label(texts: Sequence[str], label: str, flag: str) -> None:
+    """Raises InputError if a column of texts, which a flag names, is that of the label."""
+    if label in texts:
+        raise InputError(
+            f"{flag}: column {label!r} is the label, which no text may tell; leave it out"
+        )
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:

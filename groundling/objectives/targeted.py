@@ -39,9 +39,7 @@ class Gate:
     """T, of which the paper gives no value."""
 
     def __post_init__(self) -> None:
-        """Raises InputError for a temperature that is not positive, or a task without answers to be sure of."""
-        if not self.temperature > 0:
-            raise InputError(f"td_temperature = {self.temperature}, expected a positive number")
+        """Raises InputError for a task without answers to be sure of."""
         if not self._chooses and self.form.outputs < 2:
             raise InputError(
                 "a gate compares how sure teacher and student are of an answer, and this task has none to choose "

@@ -18,7 +18,7 @@ from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, R
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import Called, Seen
 from groundling.data.samples import Samples
-from groundling.data.tables import separator_note, texts_in
+from groundling.data.tables import check_no_label, separator_note, texts_in
 from groundling.models.adapters import ClipAdapter
 from groundling.prediction.description import described
 from groundling.prediction.inputs import (
@@ -186,10 +186,7 @@ def _own(
     label = label or own.label
     if not label:
         raise InputError(f"{data}: say which column has the labels ({sight.names.mark}label)")
-    if label in columns.texts:
-        raise InputError(
-            f"{sight.names.mark}text {columns.text}: column {label!r} is the label, which no text may tell"
-        )
+    check_no_label(columns.texts, label, f"{sight.names.mark}text {columns.text}")
     if split:
         return _side(model, replace(own, label=label), data, split)
     header, lines = own_lines(model, data, columns, sight)

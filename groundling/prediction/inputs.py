@@ -14,7 +14,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Choose, Form
 from groundling.data.images import Picture, differs_in_ending, stem
 from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
-from groundling.data.tables import Where, check_asked, texts_in, whole_rows
+from groundling.data.tables import Where, check_asked, check_one_or_two, texts_in, whole_rows
 from groundling.models.adapters import ClipAdapter
 from groundling.models.formats import Student
 from groundling.prediction.description import Described, Reads
@@ -311,8 +311,7 @@ def lines_of(
     header, rows = whole_rows(path, ())
     check_asked(path, header, vars(columns), sight.names.mark)
     texts = columns.texts
-    if len(texts) not in (1, 2):
-        raise InputError(f"--text {columns.text}: expected one column, or two by comma")
+    check_one_or_two(texts, f"--text {columns.text}")
     lines = []
     for number, (where, cells) in enumerate(rows):
         try:

@@ -57,8 +57,6 @@ def read_splits(
 ) -> dict[str, list[Example]]:
     """Every split that is wanted, each setting as `FinetuneConfig` has it; examples have the tags that are read."""
     folder = Path(data)
-    if data != "hub" and not folder.exists():
-        raise InputError(f"{data}: no such folder or file of data")
     learned = train_splits or (task.train,)
     wanted = [*learned, *task.dev, *(task.test if submit else ())]
     parts = {}

@@ -14,7 +14,7 @@ from groundling.core.errors import InputError, naming
 from groundling.core.registry import named
 from groundling.data.image_samples import files_below, only
 from groundling.data.images import stem
-from groundling.data.tables import refuse_halves, texts_in, whole_rows
+from groundling.data.tables import check_one_or_two, refuse_halves, texts_in, whole_rows
 from groundling.prediction.inputs import split
 from groundling.studies.attention.commands import LookConfig
 from groundling.tasks import Task
@@ -222,8 +222,7 @@ class Columns(NamedTuple):
     def read(text: str, image: str) -> Columns:
         """From flags; raises InputError for more texts than two."""
         texts = split(text)
-        if len(texts) not in (1, 2):
-            raise InputError(f"--text-column {text}: expected one column, or two by comma")
+        check_one_or_two(texts, f"--text-column {text}")
         return Columns(tuple(texts), image)
 
 
