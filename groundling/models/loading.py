@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -60,25 +62,26 @@ NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm
 """Those of transformers' own ways that torch itself can go."""
 
 
+@contextmanager
+def told_by_libraries(source: str | Path, what: str) -> Iterator[None]:
+    """Inside, whatever transformers, tokenizers and huggingface_hub stumble over is an InputError of one line."""
+    try:
+        yield
+    except Exception as error:  # they fail in many ways
+        raise InputError(f"{source}: {what} ({fault(source, error)})") from None
+
+
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
-    try:
+    expected = "expected tokenizer.json or the family's vocabulary files beside the weights"
+    with told_by_libraries(source, f"no tokenizer could be loaded; {expected}"):
         tokenizer = AutoTokenizer.from_pretrained(
             encoder_folder(source), **NO_CODE, **local_only(source)
         )
         tokenizer("a")  # some damage shows only here
         own = len(tokenizer) - len(set(tokenizer.all_special_ids))
-    except (
-        Exception
-    ) as error:  # of transformers, tokenizers and huggingface_hub, which fail in many ways
-        raise InputError(
-            f"{source}: no tokenizer could be loaded; expected tokenizer.json or the family's vocabulary files "
-            f"beside the weights ({fault(source, error)})"
-        ) from None
     if own < 1:  # transformers makes an empty one where files are missing
-        raise InputError(
-            f"{source}: no tokenizer there; expected tokenizer.json or the family's vocabulary files"
-        )
+        raise InputError(f"{source}: no tokenizer there; {expected}")
     return tokenizer
 
 
@@ -87,10 +90,8 @@ def load_config(source: str | Path) -> Any:
     place = encoder_folder(source)
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
-    try:
+    with told_by_libraries(source, "no model found there"):
         config = AutoConfig.from_pretrained(place, **NO_CODE, **local_only(source))
-    except Exception as error:  # as above
-        raise InputError(f"{source}: no model found there ({fault(source, error)})") from None
     _refuse_giants(source, config.to_dict())
     _refuse_kernels(source, config)
     return config
@@ -164,11 +165,8 @@ def load_weights(kind: Any, source: str | Path) -> Any:
     hf_logging.set_verbosity_error()
     try:
         options = {**NO_CODE, **local_only(source), "use_safetensors": True}
-        model, report = kind.from_pretrained(place, output_loading_info=True, **options)
-    except Exception as error:  # as above
-        raise InputError(
-            f"{source}: the weights could not be loaded ({fault(source, error)})"
-        ) from None
+        with told_by_libraries(source, "the weights could not be loaded"):
+            model, report = kind.from_pretrained(place, output_loading_info=True, **options)
     finally:
         hf_logging.set_verbosity(before)
     missing = [key for key in report["missing_keys"] if "pooler" not in key]
@@ -224,7 +222,8 @@ def load_processor(source: str | Path) -> Any:
 
     Raises InputError if there is none.
     """
-    try:
+    what = "no image processor there, preprocessor_config.json is missing or damaged"
+    with told_by_libraries(source, what):
         processor = AutoImageProcessor.from_pretrained(
             source, backend="pil", **NO_CODE, **local_only(source)
         )
@@ -235,8 +234,3 @@ def load_processor(source: str | Path) -> Any:
         ):
             raise ValueError("image_mean and image_std: expected three numbers each")
         return processor
-    except Exception as error:  # as above
-        raise InputError(
-            f"{source}: no image processor there, preprocessor_config.json is missing or damaged "
-            f"({fault(source, error)})"
-        ) from None
