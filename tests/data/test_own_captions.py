@@ -475,7 +475,8 @@ def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path
     ):
         read_captions(path)
     with pytest.raises(
-        InputError, match="no column 'satze'; there are: bild, satz, note; mend --caption-column"
+        InputError,
+        match=r"no column 'satze'; there are: bild, satz, note; did you mean satz.; mend --caption-column",
     ):
         read_captions(path, (), configured(TeachConfig, caption_column="satze").reading.columns)
 

@@ -82,7 +82,7 @@ def test_strata_of_vqa(tmp_path: Path) -> None:
     assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
     assert draw(answers, per=1, seed=0) == sorted(draw(answers, per=1, seed=0))
     assert "2" not in draw(answers, per=9, seed=0, allow_fewer=True)
-    with pytest.raises(InputError, match="--by category: vqa has no such strata; it has: total"):
+    with pytest.raises(InputError, match="--by category: vqa has no such strata; there are: total"):
         strata(task, folder, "category")
 
 

@@ -5,7 +5,6 @@ CoDa is also read as its annotators left it (Paik et al. 2021): colours by worke
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,7 @@ import numpy as np
 import yaml
 from scipy.stats import kendalltau
 
-from groundling.core.errors import InputError
+from groundling.core.errors import InputError, expecting
 from groundling.data.tables import lines_of, read_json_lines, read_text
 
 MASK = "[MASK]"
@@ -139,8 +138,8 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
     if is_raw(path):
         return open_visual_facts(path).facts
     facts: dict[str, VisualFact] = {}
-    for number, text in enumerate(lines_of(path), start=1):
-        line = _Line(Path(path), number, text)
+    for number, (_, row) in enumerate(read_json_lines(Path(path), ()), start=1):
+        line = _Line(Path(path), number, row)
         for fact in line.facts():
             if fact.id in facts:
                 line.check_agreement(facts[fact.id], fact)
@@ -158,18 +157,9 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
 class _Line:
     """One line of a file: its JSON object, read as one of the layouts."""
 
-    def __init__(self, path: Path, number: int, text: str) -> None:
+    def __init__(self, path: Path, number: int, row: object) -> None:
         self.path = path
         self.number = number
-        try:
-            row = json.loads(text)
-        except json.JSONDecodeError as error:
-            self.fail(f"not JSON ({error.msg}); expected one object a line")
-        except (
-            ValueError,
-            RecursionError,
-        ):  # a number of thousands of digits; brackets in brackets
-            self.fail("JSON with a number too long or brackets too deep; expected one plain object")
         if not isinstance(row, dict) or not row:
             self.fail("expected a JSON object with fields")
         self.row: dict[str, Any] = row
@@ -444,13 +434,10 @@ def _agreeing(shares: np.ndarray) -> np.ndarray:
 
 def _sentences(path: Path) -> dict[str, str]:
     """Sentences with a mask, by their number among all templates in alphabetical order (the release's template_idx)."""
-    try:
+    what = f"{path}: expected CoDa's YAML, `templates:` as a list of a `name` and its `templates`"
+    with expecting(what, errors=(yaml.YAMLError, KeyError, TypeError)):
         content = yaml.safe_load(read_text(path))
         groups = [(group["name"], list(group["templates"])) for group in content["templates"]]
-    except (yaml.YAMLError, KeyError, TypeError):
-        raise InputError(
-            f"{path}: expected CoDa's YAML, `templates:` as a list of a `name` and its `templates`"
-        ) from None
     texts = sorted((str(text), name) for name, some in groups for text in some)
     masked = {str(n): text for n, (text, name) in enumerate(texts) if name == MASKED}
     if not masked:
