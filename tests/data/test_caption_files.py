@@ -19,7 +19,13 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as recipe
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.captions.captions import Captioned, has_splits, keep_listed, read_captions
+from groundling.data.captions.captions import (
+    Captioned,
+    Wanted,
+    has_splits,
+    keep_listed,
+    read_captions,
+)
 from groundling.data.regions.samples import CaptionTexts
 from groundling.data.samples import TextInput
 from groundling.settings.fields import changed, configured
@@ -88,6 +94,13 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
         assert not has_splits(path)
         with pytest.raises(InputError, match=r"its images have no splits, but train is asked for"):
             read_captions(path, ["train"])
+
+
+def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
+    wanted = Wanted(("train",))
+    assert wanted.of(["gone.json"]) == [wanted]
+    with pytest.raises(InputError, match=r"gone.json: no such file"):
+        wanted.of(["gone.json", "lost.json"])
 
 
 @pytest.mark.parametrize("field", ["split", "filename", "sentences"])

@@ -472,6 +472,14 @@ def test_faults_of_refcoco(referred: Path) -> None:
     assert refusal(expressions, referred, "val").startswith(
         f"{path}: not read ([Errno 2] No such file"
     )
+    for image, told in (
+        ({"width": 2**31}, "image 0: width and height are missing, or no whole numbers"),
+        ({"id": "0"}, "image id '0' is no whole number"),
+    ):
+        odd = [instances["images"][0] | image, instances["images"][1]]
+        about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
+        put(referred / "instances.json", json.dumps(about))
+        assert told in refusal(expressions, referred, "val")
     put(referred / "instances.json", "{}")
     assert "not COCO instances, images, annotations with bbox" in refusal(
         expressions, referred, "val"
