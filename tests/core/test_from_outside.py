@@ -555,7 +555,7 @@ def test_a_folder_of_ones_own_is_one_line_without_its_kind(
     average: Path, capsys: Any, tmp_path: Path
 ) -> None:
     words = ["finetune", *DOGS[3:], "--model", str(average)]
-    assert "config.json is missing" in refused(capsys, *words, "--out", str(tmp_path))
+    assert ": not a model" in refused(capsys, *words, "--out", str(tmp_path))
 
 
 def test_a_model_of_ones_own_kind_and_task_is_asked_again(
@@ -965,7 +965,7 @@ def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> Non
     out = ["--out", str(tmp_path / "out")]
     unread = refused(capsys, *RTE, "--teacher", "mine.length:Length", *out)
     assert "nothing reads --teacher mine.length:Length" in unread
-    assert "--seeds = 0, expected at least 1" in refused(capsys, *RTE, "--seeds", "0", *out)
+    assert "--seeds = 0" in refused(capsys, *RTE, "--seeds", "0", *out)
 
 
 def test_a_folder_with_a_colon_is_a_folder(tmp_path: Path, monkeypatch: Any) -> None:

@@ -398,7 +398,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     assert isinstance(load_student(tmp_path / "seen" / "seed-0" / "model"), EndToEnd)
     homes.student(tmp_path / "bert")
     for change, message in (
-        ({"images": ""}, "reads pixels; pass --images FOLDER"),
+        ({"images": ""}, "pass --images"),
         ({"regions": ""}, "needs --regions STORE, too"),
         ({"model": str(tmp_path / "bert")}, "reads no regions"),
         ({"images": str(tmp_path / "none")}, "none: no such folder"),
@@ -453,7 +453,7 @@ def test_mistakes_are_named(
         ),
         (
             {"student": str(trained), "images": ""},
-            "model: this model reads pixels; pass --images FOLDER",
+            "model: this model reads pixels",
         ),
         ({"backbone": str(place / "bert")}, "bert: expected a ResNet of four stages"),
         ({"backbone": str(tmp_path / "deep")}, "deep: expected a ResNet of"),

@@ -441,7 +441,7 @@ def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
     shares = sorted(result["centroids"]["dev"].values())
     assert 0 < shares[0] < shares[2] < 1
     told = refusal(settings(place, "snli-ve", **given, images=""), tmp_path / "blind")
-    assert "reads pixels; pass --images FOLDER" in told
+    assert "pass --images" in told
 
 
 def test_what_a_match_head_cannot_answer(place: Path, seen: Path, tmp_path: Path) -> None:
@@ -561,5 +561,5 @@ def test_captions_cut_alike_tie(place: Path, tmp_path: Path) -> None:
     assert result["cut_captions"] == 6
     assert result["scores"]["all"]["text"] == 0
     shutil.rmtree(data / "images")
-    with pytest.raises(InputError, match="no such image folder"):
+    with pytest.raises(InputError, match=": no such"):
         winoground(config, tmp_path / "without")
