@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError, check_known, naming, reading
-from groundling.runs.folder import decoded_json, parsed_json
+from groundling.runs.folder import decoded_json
 from groundling.settings.inputs import OwnFile
 
 TABLES = (".csv", ".tsv")
@@ -358,7 +358,7 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
     """
     for number, line in enumerate(lines_of(path), 1):
         where = f"{path}, line {number}"
-        row = decoded_json(where, line, parsed_json, line=True)
+        row = decoded_json(where, line, line=True)
         if "\\u" in line:
             refuse_halves(where, row)
         for name in texts:

@@ -258,7 +258,7 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def decoded_json(
-    where: object, text: str, decode: Callable[[str], Any] = json.loads, line: bool = False
+    where: object, text: str, decode: Callable[[str], Any] = parsed_json, line: bool = False
 ) -> Any:
     """What `decode` makes of JSON; raises InputError, which begins with `where`, if it is none.
 
