@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed, picked
+from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import Given, Objective, Part, Targets
 from groundling.settings.objectives import CrossModalOptions, Masking
@@ -43,8 +44,13 @@ class MaskedLM(Objective):
         weight: float = 1.0,
         warmup: int = 0,
     ) -> None:
-        """`mask_id` and `replacements` (ids that may stand in, all by default) belong to the text's tokenizer."""
+        """`mask_id` and `replacements` (ids that may stand in, all by default) belong to the text's tokenizer.
+
+        Raises InputError for a `rate` that is no share.
+        """
         super().__init__(sizes, weight=weight, warmup=warmup)
+        if not 0 < rate < 1:
+            raise InputError(f"rate={rate}: the share of masked pieces must lie between 0 and 1")
         self.mask_id = mask_id
         self.rate = rate
         self.scheme = scheme

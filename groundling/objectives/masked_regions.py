@@ -47,8 +47,11 @@ class MaskedRegions(Objective):
         """`norm`: a LayerNorm in the head (UNITER); VL-BERT's head is Linear, GELU, Linear.
 
         `tied`: the last Linear is the transpose of the one that embeds features, with its own bias (UNITER, regress).
+        Raises InputError for shares that are none.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
+        if not 0 < rate < 1 or not 0 <= keep < 1:
+            raise InputError(f"rate={rate}, keep={keep}: shares of regions lie between 0 and 1")
         if kind != "soft":  # two kinds in one run have two heads
             self.name = f"{kind}_regions"
         self.needs = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")

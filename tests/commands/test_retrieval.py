@@ -353,7 +353,7 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
         place, out, capsys, "--join-captions", "0"
     )
     assert "--windows = -1, expected at least 0" in refused(place, out, capsys, "--windows", "-1")
-    assert "--max-length is for --student" in refused(place, out, capsys, "--max-length", "9")
+    assert "--max-length 9: is for --student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
     assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(plain))
     weights = tmp_path / "nan"

@@ -54,9 +54,12 @@ def write_tasks(
     are of no kind that was asked for (a shape, not a colour), which gives them away to a reader of the text.
 
     `images/` and `instances.json` are those of all of them, for one region store; `captions_*2014.json`, for
-    pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if
-    the share is none.
+    pre-training, are of as many training and held-out images; `tasks.json` comes last. Raises InputError if a number
+    is negative, or the share is none.
     """
+    for name, most in (("train", train), ("held", held)):
+        if most < 0:
+            raise InputError(f"{name} is {most}; expected 0 or more examples a split")
     if not 0 <= shortcut <= 1:
         raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
     files = TaskFiles(world, Path(folder), train, held, shortcut)
