@@ -90,8 +90,9 @@ class Command:
         Raises InputError for settings that are missing or do not go together, and for files, folders, models and
         columns that are not there.
         """
-        if self.out and (not values[-1] or "\0" in str(values[-1])):
-            raise InputError(f"--out {values[-1]!r}: names no file or folder")
+        out = str(values[-1])
+        if self.out and (not out or "\0" in out):
+            raise InputError(f"--out {out!r}: names no file or folder")
         self.check_together(values)
         for sharing in _shared(values):
             from groundling.models.hub import check_sharing

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from enum import Enum
 from functools import cache
+from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from groundling.core.documented import documented
@@ -169,6 +170,7 @@ class Setting:
         """
         if self.count is not None:
             return self._list(value)
+        value = _plain_number(value)
         if self.member is str and isinstance(value, os.PathLike):
             return os.fspath(value)
         self._check((value,), value)
@@ -200,7 +202,9 @@ class Setting:
         if not isinstance(value, list | tuple):
             raise self._wrong(repr(value), self.words)
         every = tuple(
-            os.fspath(one) if self.member is str and isinstance(one, os.PathLike) else one
+            os.fspath(one)
+            if self.member is str and isinstance(one, os.PathLike)
+            else _plain_number(one)
             for one in value
         )
         self._check(every, list(every))
@@ -227,7 +231,9 @@ class Setting:
             if isinstance(one, int) and abs(one) >= LARGEST:
                 raise self._wrong("a number of more than 18 digits", "a smaller one")
         if self.range is not None and not all(one in self.range for one in every):
-            raise self._wrong(spelt(every), str(self.range))
+            numbers = [one for one in every if isinstance(one, float)]
+            finite = "" if all(map(math.isfinite, numbers)) else ", and a finite number"
+            raise self._wrong(spelt(every), f"{self.range}{finite}")
 
     def _wrong(self, told: str, expected: str) -> WrongSetting:
         return WrongSetting(self.name, f" = {told}, expected {expected}")
@@ -238,6 +244,15 @@ class Setting:
         if self.count is None:
             return _WORDS.get(self.member, "settings of their own")
         return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.member]}"
+
+
+def _plain_number(value: object) -> object:
+    """A number as Python has it, such as one of NumPy's; anything else as it is."""
+    if type(value) in (int, float, bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    return float(value) if isinstance(value, Real) else value
 
 
 LARGEST = 2**63

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+import numpy as np
 import pytest
 
 import groundling
@@ -66,8 +67,8 @@ WRONG = [
     ("count", "1", "--count = '1', expected a whole number"),
     ("count", 10**400, "--count = a number of more than 18 digits, expected a smaller one"),
     ("rate", 10**400, "--rate = a number of more than 18 digits, expected a smaller one"),
-    ("rate", float("nan"), "--rate = nan, expected more than 0"),
-    ("rate", float("inf"), "--rate = inf, expected more than 0"),
+    ("rate", float("nan"), "--rate = nan, expected more than 0, and a finite number"),
+    ("rate", float("inf"), "--rate = inf, expected more than 0, and a finite number"),
     ("betas", (0.9,), "--betas = 0.9, expected two numbers"),
     ("betas", 0.9, "--betas = 0.9, expected two numbers"),
     ("kind", "c", "--kind = c, expected one of a, b"),
@@ -95,6 +96,15 @@ def test_a_lone_text_is_a_list_of_one_and_a_path_its_text() -> None:
     assert (made.file, made.files, made.inner.names) == ("x", ("a",), ("b", "c"))
     assert Outer(files="").files == ()  # type: ignore[arg-type]
     assert Outer(files=("a", "a")).files == ("a", "a")
+
+
+def test_numbers_of_numpy_are_plain_numbers() -> None:
+    betas: Any = [np.float64(0.5), np.float32(0.25)]
+    made = Outer(count=np.int64(4), rate=np.float32(0.5), betas=betas)  # type: ignore[arg-type]
+    assert [*map(type, (made.count, made.rate, *made.betas))] == [int, float, float, float]
+    assert (made.count, made.rate, made.betas) == (4, 0.5, (0.5, 0.25))
+    with pytest.raises(WrongSetting, match="expected a whole number"):
+        Outer(count=np.float32(4))  # type: ignore[arg-type]
 
 
 def test_a_group_that_does_not_change_is_not_made_again() -> None:

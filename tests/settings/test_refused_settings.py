@@ -150,7 +150,7 @@ def test_a_weight_that_is_no_number_is_told_before_anything_starts(
     command: list[str], tmp_path: Path, refusal: Callable[..., str]
 ) -> None:
     told = refusal(*command, "--td-weight", "nan", "--out", str(tmp_path / "out"))
-    assert told == "groundling: --td-weight = nan, expected at least 0\n"
+    assert told == "groundling: --td-weight = nan, expected at least 0, and a finite number\n"
     assert not (tmp_path / "out").exists()
 
 
