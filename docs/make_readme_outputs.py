@@ -158,8 +158,8 @@ def render(folder: Path) -> None:
     if world.exists():
         return
     sizes = "--train 1200 --held 200 --world.scenes 3000 --world.dev-scenes 200 --world.no-blind"
-    teaching = "--size 32 --patch 8 --vision 128 3 --text 64 2 --projection 64 --vocabulary 1000 --window 20"
-    teaching += " --no-flip --shift 0.03 --steps 700 --batch 128 --lr 1e-3 --cpu"
+    teaching = "--size 32 --patch 8 --vision-tower 128 3 --text-tower 64 2 --projection 64"
+    teaching += " --vocabulary 1000 --window 20 --no-flip --shift 0.03 --steps 700 --batch 128 --lr 1e-3 --cpu"
     captions = f"--captions {world}/captions_train2014.json --images {world}/images"
     for command in (
         f"data tasks {sizes} --out {world}",

@@ -191,7 +191,8 @@ def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
     bare = word.partition("=")[0].lstrip("-").replace("_", "-")
     there = [*flags, *[OUT][: command.out]]
     same = [one for one in there if one.rpartition(".")[2] == bare]
-    alike = same or get_close_matches(bare, there, 1)
+    alike = same or [one for one in there if bare in one.split("-")]
+    alike = alike or get_close_matches(bare, there, 1)
     hint = f"; did you mean {' or '.join(f'--{one}' for one in alike)}?" if alike else ""
     kind = "flag" if word.startswith("-") else "place for"
     return f"{command.name} has no {kind} {word!r}{hint}"

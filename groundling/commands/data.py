@@ -34,7 +34,7 @@ def data_check(config: CheckConfig, work: Work) -> int:
     from groundling.check import check
     from groundling.check.places import Flags
 
-    if bool(config.own.text) != bool(config.own.label):
+    if config.own.label and not config.own.text:
         raise InputError("data check: --text and --label are of one file; pass both or none")
     report = check(Path(config.folder), Flags(config.columns, config.own))
     print(f"{config.folder}: {report.layout}")

@@ -49,6 +49,6 @@ COMMAND = Command(
     {"_own": EvaluateConfig()},
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",
-    common="model data split images regions seeds cpu",
+    common="model data split images regions all-seeds cpu",
     leaves=Nothing(),
 )

@@ -174,7 +174,7 @@ COMMAND = Command(
     {"_own": PredictConfig()},
     title="Use",
     example="groundling predict --model runs/mine --data my.csv --out answers.csv",
-    common="model data images regions best seeds cpu",
+    common="model data images regions best all-seeds cpu",
     file="answers.csv",
     rules=check,
     leaves=Written(),

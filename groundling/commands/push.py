@@ -24,7 +24,7 @@ class PushConfig(Settings):
     """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
     to: Annotated[str, needed] = ""
     """OWNER/NAME of the repository there; made if it is not there."""
-    seed: Annotated[int, at_least(-1)] = -1
+    model_seed: Annotated[int, at_least(-1)] = -1
     """Of a fine-tuning: which seed; -1: the best one on the development split."""
     private: bool = False
     """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
@@ -43,7 +43,7 @@ def uploaded(config: PushConfig) -> dict[str, Any]:
     from groundling.prediction.predictions import chosen
 
     check_repository(config.to)
-    seed = None if config.seed < 0 else config.seed
+    seed = None if config.model_seed < 0 else config.model_seed
     folder = Path(config.run)
     model = chosen(folder, seed).folder
     run = _described(folder)
@@ -120,7 +120,7 @@ COMMAND = Command(
     {"_own": PushConfig()},
     title="Use",
     example="groundling push runs/my_clip --to my-name/my-clip",
-    common="run to seed private",
+    common="run to model-seed private",
     positional=("--run",),
     leaves=Nothing(),
 )

@@ -523,11 +523,11 @@ def load(
 def opened(saved: Saved) -> Fitted:
     """The model that a command's settings name, on this process's device."""
     device = str(PartialState(cpu=on_processor(saved.cpu)).device)
-    seed = None if saved.seed < 0 else saved.seed
+    seed = None if saved.model_seed < 0 else saved.model_seed
     return load(
         saved.model,
         seed,
-        seeds=saved.seeds,
+        seeds="all" if saved.all_seeds else "best",
         detector=saved.detector,
         backbone=saved.backbone,
         device=device,

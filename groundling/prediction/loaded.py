@@ -119,7 +119,7 @@ class Loaded:
         for other in others:
             if (other.about.task, other.form) != (self.about.task, self.form):
                 raise InputError(
-                    f"{other.folder}: answers something else than {self.folder}; name one of them (--seed)"
+                    f"{other.folder}: answers something else than {self.folder}; name one of them (--model-seed)"
                 )
         self.others = others
 

@@ -380,7 +380,7 @@ def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chos
         raise InputError(f"{source}: no such folder; expected what `groundling finetune` wrote")
     if seed is not None and seeds == "all":
         raise InputError(
-            f"--seed {seed} names one seed, --seeds all asks all; leave one of them out"
+            f"--model-seed {seed} names one seed, --all-seeds asks all; leave one of them out"
         )
     saved = {
         int(match[1]): folder / "model"

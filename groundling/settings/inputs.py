@@ -164,11 +164,11 @@ class Saved(Settings):
 
     model: Annotated[str, Input.FOLDER, needed] = ""
     """What `finetune` wrote: a run's folder, or a `model` folder inside it."""
-    seed: Annotated[int, at_least(-1)] = -1
-    """Of a run's folder: which seed; -1: as --seeds says."""
-    seeds: Literal["best", "all"] = "best"
-    """Of a run's folder: which seeds answer, the best one on the development split, or all: the answer of most, of \
-equals that of the higher mean probability; probabilities, and answers that are numbers, are then means over seeds."""
+    model_seed: Annotated[int, at_least(-1)] = -1
+    """Of a run's folder: which seed answers; -1: the best one on the development split."""
+    all_seeds: bool = False
+    """Of a run's folder: all seeds answer: the answer of most, of equals that of the higher mean probability; \
+probabilities, and answers that are numbers, are then means over seeds."""
     regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
     """Region stores of the images, made as those that the model learned from."""
     images: Annotated[str, Input.FOLDER] = ""

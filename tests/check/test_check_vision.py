@@ -251,7 +251,7 @@ def test_faults_of_lines(file: str, edit: Callable[[Any], Any], complaint: str, 
 
 
 def test_the_logs_of_a_shift_are_no_lines_of_vcr(data: Path, tmp_path: Path) -> None:
-    shift(ShiftConfig(data=str(data / "vcr"), kind="none"), tmp_path / "shifted")
+    shift(ShiftConfig(data=str(data / "vcr"), protocol="none"), tmp_path / "shifted")
     put(tmp_path / "shifted/losses.jsonl", '{"annot_id": "val-0", "answer_losses": [[1.0]]}\n')
     told = check(tmp_path / "shifted")
     assert not told.problems, told.problems

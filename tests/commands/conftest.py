@@ -17,8 +17,8 @@ from groundling.studies.worlds.world import World
 TINY = {
     "size": 32,
     "patch": 16,
-    "vision": (32, 1),
-    "text": (32, 1),
+    "vision_tower": (32, 1),
+    "text_tower": (32, 1),
     "projection": 16,
     "vocabulary": 560,
     "window": 20,

@@ -36,8 +36,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adapt = ["adapt", "--student", str(folder / "student"), "--arm", "mlm", "--mask-rate", "0.3"]
     adapt += ["--text", str(folder / "words.txt"), *FEW, "--out", str(folder / "adapted")]
     tune = ["finetune", "--model", str(folder / "student"), "--task", "glue/rte", "--seeds", "2"]
-    tune += ["--data", str(folder / "glue"), *FEW, "--eval-every", "0.25"]
-    tune += ["--keep", "best", "--steps", "2"]
+    tune += ["--data", str(folder / "glue"), "--steps", "2", *FEW[2:], "--eval-every", "0.25"]
+    tune += ["--keep", "best"]
     for words in (adapt, [*tune, "--out", str(folder / "tuned")]):
         assert main(words) == 0
     return folder
@@ -71,7 +71,10 @@ def test_a_finished_run_is_pushed_with_a_card(place: Path, hub: hubs.Hub, capsys
 
 
 def test_a_fine_tuning_says_its_scores_and_what_flatters_them(place: Path, hub: hubs.Hub) -> None:
-    assert main(["push", str(place / "tuned"), "--to", "me/rte", "--seed", "1", "--private"]) == 0
+    assert (
+        main(["push", str(place / "tuned"), "--to", "me/rte", "--model-seed", "1", "--private"])
+        == 0
+    )
     assert hub.repositories == {"me/rte": True}
     card = hub.cards["me/rte"]
     result = json.loads((place / "tuned/result.json").read_text())

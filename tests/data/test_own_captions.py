@@ -76,7 +76,13 @@ class Fixture:
         self.flags = flags
 
     def config(self) -> TeachConfig:
-        small = {"size": 16, "patch": 8, "vision": (8, 1), "text": (8, 1), "projection": 8}
+        small = {
+            "size": 16,
+            "patch": 8,
+            "vision_tower": (8, 1),
+            "text_tower": (8, 1),
+            "projection": 8,
+        }
         return configured(
             TeachConfig,
             captions=self.captions,
@@ -701,5 +707,5 @@ def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:
         f"{tmp_path}: no file was found with the columns frage, label",
         f"{tmp_path}: no file was found with the columns satz",
     ]
-    with pytest.raises(InputError, match="--text and --label are of one file; pass both or none"):
+    with pytest.raises(InputError, match="--text is about your own file as a task; pass --label"):
         data_check(configured(CheckConfig, folder=str(tmp_path), text="frage"))

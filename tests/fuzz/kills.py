@@ -55,7 +55,7 @@ def commands(shelf: Path) -> dict[str, list[str]]:
     clip = f"{shelf}/openai/clip-vit-base-patch32"
     text = f"--text {shelf}/my_text.txt --max-length 32"
     captions = f"--captions {shelf}/my_captions.tsv"
-    small = "--size 16 --patch 8 --vision 16 1 --text 16 1 --projection 8"
+    small = "--size 16 --patch 8 --vision-tower 16 1 --text-tower 16 1 --projection 8"
     others = f"{shelf}/trainval_resnet101_faster_rcnn_genome_36.tsv"
     rte = f"--task glue/rte --data {shelf}/glue"
     lines = {
@@ -106,7 +106,7 @@ def _looking(shelf: Path) -> dict[str, str]:
         "similarity": f"similarity --a {shelf}/bert-base-uncased --b {shelf}/control/model",
         "grounded": f"grounded --base {shelf}/learned --other {shelf}/others {rte} {counted}",
         "ensemble": f"ensemble {shelf}/learned {shelf}/others {rte}",
-        "data shift": f"data shift --data {shelf}/vcr --kind sm --cpu",
+        "data shift": f"data shift --data {shelf}/vcr --protocol sm --cpu",
         "data partition": f"data partition --task vcr/answer --data {shelf}/vcr --per 2 --allow-fewer",
     }
 

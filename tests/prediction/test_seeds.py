@@ -75,7 +75,7 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
         "seed-2",
     ]
     assert "seeds 0, 1, 2 vote" in found.note and "probabilities are means" in found.note
-    with pytest.raises(InputError, match="--seed 1 names one seed, --seeds all asks all"):
+    with pytest.raises(InputError, match="--model-seed 1 names one seed, --all-seeds asks all"):
         chosen(folder, 1, "all")
     with pytest.raises(InputError, match="holds no seeds with a saved model"):
         chosen(folder / "seed-0", seeds="all")
@@ -158,11 +158,11 @@ def test_commands_and_python_take_the_same_seeds(
     assert best["model"] == str(mine / "run/seed-2/model")
     assert "seed 2 answers, the best on dev (accuracy 0.8) of 0, 1, 2" in capsys.readouterr().err
     together = predict(
-        replace(asked, saved=replace(asked.saved, seeds="all")), tmp_path / "all.jsonl"
+        replace(asked, saved=replace(asked.saved, all_seeds=True)), tmp_path / "all.jsonl"
     )
     assert "seeds 0, 1, 2 vote" in together["notes"][0]
     alone = [
-        predict(replace(asked, saved=replace(asked.saved, seed=n)), tmp_path / f"{n}.jsonl")
+        predict(replace(asked, saved=replace(asked.saved, model_seed=n)), tmp_path / f"{n}.jsonl")
         and homes.answers(tmp_path / f"{n}.jsonl")
         for n in range(3)
     ]
@@ -181,6 +181,6 @@ def test_commands_and_python_take_the_same_seeds(
     assert first.answer == homes.answers(tmp_path / "all.jsonl")[1]["answer"]
     assert load(mine / "run", device="cpu").folder == mine / "run/seed-2/model"
     scores = evaluate(
-        EvaluateConfig(Saved(str(mine / "run"), seeds="all", cpu=True), data=data, split="dev")
+        EvaluateConfig(Saved(str(mine / "run"), all_seeds=True, cpu=True), data=data, split="dev")
     )
     assert "vote" in scores["notes"][0]

@@ -60,7 +60,7 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def commands(shelf: Path) -> dict[str, list[str]]:
     """A small run of every command that trains, without its `--out`."""
-    small = "--size 16 --patch 8 --vision 16 1 --text 16 1 --projection 8"
+    small = "--size 16 --patch 8 --vision-tower 16 1 --text-tower 16 1 --projection 8"
     captions = f"--captions {shelf}/my_captions.tsv"
     text = f"--student {shelf}/student --teacher {shelf}/clip --text {shelf}/text.txt"
     arms = f"--adapt.student {shelf}/student --adapt.text {shelf}/text.txt --adapt.teacher {shelf}/clip"

@@ -373,7 +373,7 @@ def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
     ("options", "message"),
     [
         ({"size": 32}, "--size: is for a new CLIP, .* has its own; leave it out"),
-        ({"vision": (8, 1)}, "--vision: is for"),
+        ({"vision_tower": (8, 1)}, "--vision-tower: is for"),
         ({"untrained": True}, "--untrained: is for"),
     ],
 )

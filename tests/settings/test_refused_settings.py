@@ -121,7 +121,7 @@ def test_numbers_out_of_range_are_told_by_their_flag(kind: Any) -> None:
         ["teach", "--window", "2"],
         ["teach", "--patch", "0"],
         ["teach", "--shift", "1.5"],
-        ["teach", "--text", "64", "-1"],
+        ["teach", "--text-tower", "64", "-1"],
         ["finetune", "--max-length", "-1"],
         ["regions", "--overlap", "1.5"],
         ["regions", "--most", "0"],

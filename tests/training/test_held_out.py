@@ -110,7 +110,7 @@ def pretraining(place: Path) -> PretrainConfig:
 
 
 def teaching(place: Path) -> TeachConfig:
-    small = {"size": 16, "patch": 8, "vision": (8, 1), "text": (8, 1), "projection": 8}
+    small = {"size": 16, "patch": 8, "vision_tower": (8, 1), "text_tower": (8, 1), "projection": 8}
     return configured(
         TeachConfig,
         captions=str(place / "train.tsv"),

@@ -8,7 +8,15 @@ from typing import Annotated
 
 from groundling.command_line import SHARED, Command
 from groundling.runs.outputs import Inputs, RunFolder
-from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
+from groundling.settings.fields import (
+    Input,
+    Settings,
+    at_least,
+    flag_of,
+    needed,
+    refuse_given,
+    unnested,
+)
 from groundling.settings.inputs import CaptionReading
 from groundling.settings.training import Examining, TrainConfig, check_held
 
@@ -18,8 +26,8 @@ class TeachConfig(Settings):
     """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
 
     start: Annotated[str, Input.WEIGHTS] = ""
-    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay, so that \
---size, --patch, --vision, --text, --projection, --vocabulary and --window are left out; empty: a new one."""
+    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay: leave \
+--size, --patch, --vision-tower, --text-tower, --projection, --vocabulary and --window out; empty: a new one."""
     captions: Annotated[str, Input.PATH, needed] = ""
     """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
 json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
@@ -41,9 +49,9 @@ json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images wi
     """Image side, pixels."""
     patch: Annotated[int, at_least(1)] = 8
     """Patch side of the vision transformer, pixels."""
-    vision: Annotated[tuple[int, int], at_least(1)] = (192, 4)
+    vision_tower: Annotated[tuple[int, int], at_least(1)] = (192, 4)
     """Width and layers of the vision tower."""
-    text: Annotated[tuple[int, int], at_least(1)] = (192, 3)
+    text_tower: Annotated[tuple[int, int], at_least(1)] = (192, 3)
     """Width and layers of the text tower."""
     projection: Annotated[int, at_least(1)] = 192
     """Width of the joint space."""
@@ -63,14 +71,19 @@ TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_
 """A small CLIP from scratch."""
 
 
-NEW = ("size", "patch", "vision", "text", "projection", "vocabulary", "window", "untrained")
+NEW = (
+    *("size", "patch", "vision_tower", "text_tower", "projection", "vocabulary", "window"),
+    "untrained",
+)
 """Settings that an existing CLIP leaves no choice of."""
 
 
 def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings of a new CLIP beside an existing one, and evaluation of nothing, or on nothing."""
     if config.start:
-        changed = {f"--{name}": vars(config)[name] != vars(TeachConfig())[name] for name in NEW}
+        changed = {
+            f"--{flag_of(name)}": vars(config)[name] != vars(TeachConfig())[name] for name in NEW
+        }
         refuse_given(changed, f"is for a new CLIP, {config.start} has its own; leave it out")
     held = config.eval_captions or config.eval_listing or config.eval_splits
     flags = "--eval-captions FILE, --eval-listing FILE or --eval-splits NAMES"

@@ -212,8 +212,8 @@ def _model(
     torch.manual_seed(seed_of(training.seed, "init"))
     clip = small_clip(
         tokenizer,
-        vision=config.vision,
-        text=config.text,
+        vision=config.vision_tower,
+        text=config.text_tower,
         window=config.window,
         projection=config.projection,
         size=config.size,

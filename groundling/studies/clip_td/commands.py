@@ -31,7 +31,7 @@ class ShiftConfig(Settings):
     """Folder with VCR's official files, or one that this command wrote."""
     split: str = "val"
     """Which labelled split."""
-    kind: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
+    protocol: Literal["none", "sm", "singular", "plural", "advtop", "keeptop", "em", "im"] = "none"
     """none: only measure; sm: pronouns for shared tags, in singular and in plural questions; advtop, keeptop: [MASK] \
 where an attack model loses most, or everywhere else; em: synonyms for shared words; im: without what texts tell."""
     legacy: bool = False
@@ -42,7 +42,7 @@ where an attack model loses most, or everywhere else; em: synonyms for shared wo
     """The same of `vcr/rationale`; empty: rationales stay as they are."""
     losses: Annotated[str, Input.FILE] = ""
     """advtop, keeptop: instead of a model, a file of losses, such as the `losses.jsonl` of an earlier run."""
-    keep: Annotated[int, at_least(1)] = 1
+    keep_top: Annotated[int, at_least(1)] = 1
     """keeptop: positions of a choice that are not masked (the paper: 1, 3, 5)."""
     max_length: Annotated[int, at_least(0)] = 128
     """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
@@ -67,29 +67,30 @@ READ_BY = {
     "losses": ("advtop", "keeptop"),
     "predictions": ("im",),
 }
-"""Settings that only some kinds read."""
+"""Settings that only some protocols read."""
 
 
 def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
-    """Raises InputError for a setting that the kind does not read, or lacks."""
-    for name, kinds in READ_BY.items():
-        if config.kind not in kinds:
+    """Raises InputError for a setting that the protocol does not read, or lacks."""
+    for name, readers in READ_BY.items():
+        if config.protocol not in readers:
             given = {f"--{flag_of(name)}": vars(config)[name]}
             refuse_given(
-                given, f"--kind {config.kind} does not read it, only {' and '.join(kinds)}"
+                given,
+                f"--protocol {config.protocol} does not read it, only {' and '.join(readers)}",
             )
-    if config.kind == "im":
-        need(config, "data shift --kind im", "predictions")
+    if config.protocol == "im":
+        need(config, "data shift --protocol im", "predictions")
     has_attack = bool(config.attack or config.attack_rationale)
-    if config.kind in ("advtop", "keeptop") and has_attack == bool(config.losses):
+    if config.protocol in ("advtop", "keeptop") and has_attack == bool(config.losses):
         raise InputError(
-            f"data shift --kind {config.kind} needs --attack FOLDER or --losses FILE, one of them"
+            f"data shift --protocol {config.protocol} needs --attack FOLDER or --losses FILE, one of them"
         )
 
 
-def reads_wordnet(kind: str, wordnet: str) -> bool:
+def reads_wordnet(protocol: str, wordnet: str) -> bool:
     """Whether WordNet tells lemmas, and synonyms."""
-    return kind == "em" or bool(wordnet)
+    return protocol == "em" or bool(wordnet)
 
 
 def shift_inputs(config: ShiftConfig) -> Inputs:
@@ -97,7 +98,7 @@ def shift_inputs(config: ShiftConfig) -> Inputs:
     from groundling.studies.clip_td.explicit_mitigation import wordnet_folder
     from groundling.tasks.vcr import ANSWER
 
-    has_wordnet = reads_wordnet(config.kind, config.wordnet)
+    has_wordnet = reads_wordnet(config.protocol, config.wordnet)
     return {
         "data": ANSWER.file(Path(config.data), config.split),
         "attack": config.attack,
@@ -114,8 +115,8 @@ DATA_SHIFT = Command(
     "groundling.studies.clip_td.shift:shift",
     {"_own": ShiftConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
-    example="groundling data shift --data vcr_data --kind sm --out runs/sm",
-    common="data kind split attack losses predictions",
+    example="groundling data shift --data vcr_data --protocol sm --out runs/sm",
+    common="data protocol split attack losses predictions",
     rules=check_data_shift,
     leaves=RunFolder(shift_inputs),
 )

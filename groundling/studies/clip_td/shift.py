@@ -142,21 +142,21 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
     folder = Path(config.data)
     lines = read_lines(folder, config.split)
     wordnet = None
-    if reads_wordnet(config.kind, config.wordnet):
+    if reads_wordnet(config.protocol, config.wordnet):
         wordnet = WordNet(wordnet_folder(config.wordnet))
     lemma: Lemma = str.lower if wordnet is None else wordnet.lemma
-    result: dict[str, Any] = {"kind": config.kind, "split": config.split}
+    result: dict[str, Any] = {"kind": config.protocol, "split": config.split}
     result["lemmas"] = "none, forms in lower case"
     if wordnet is not None:
         result["lemmas"] = f"WordNet {wordnet.version}"
-    if config.kind == "im":
+    if config.protocol == "im":
         made, told = _implicit(config, lines, run.folder, lemma)
         result |= told
     else:
         made = _edited(config, lines, run, wordnet)
     if not made.lines:
         raise InputError(
-            f"{ANSWER.file(folder, config.split)}: no item is left by --kind {config.kind}"
+            f"{ANSWER.file(folder, config.split)}: no item is left by --protocol {config.protocol}"
         )
     write_lines(run.folder, config.split, made.lines)
     write_log(run.folder / EDITS, made.log)
@@ -175,11 +175,11 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
 
 def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet | None) -> Shifted:
     """The lines as a kind other than IM makes them."""
-    if config.kind == "none":
+    if config.protocol == "none":
         return Shifted(lines, lines)
-    if config.kind == "em" and wordnet is not None:
+    if config.protocol == "em" and wordnet is not None:
         return Editor(wordnet, config.least, config.longest).shifted(lines)
-    if config.kind in ("advtop", "keeptop"):
+    if config.protocol in ("advtop", "keeptop"):
         if config.losses:
             losses = read_losses(Path(config.losses))
         else:
@@ -188,7 +188,7 @@ def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet |
                 "rationale": config.attack_rationale,
             }
             losses = _attacked(models, config.max_length, lines, run)
-        keep = config.keep if config.kind == "keeptop" else 0
+        keep = config.keep_top if config.protocol == "keeptop" else 0
         with naming(config.losses or run.folder / LOSSES):
             return hidden(lines, losses, keep)
     plurals: Rule = partial(plural, legacy=config.legacy)
@@ -197,7 +197,7 @@ def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet |
         "singular": [singular],
         "plural": [plurals],
     }
-    return with_pronouns(lines, rules[config.kind])
+    return with_pronouns(lines, rules[config.protocol])
 
 
 def _attacked(

@@ -360,8 +360,8 @@ def _scenes(world: Path) -> list[Picture]:
 TEACHER = TeachConfig(
     size=32,
     patch=16,
-    vision=(192, 2),
-    text=(64, 2),
+    vision_tower=(192, 2),
+    text_tower=(64, 2),
     projection=64,
     vocabulary=1000,
     window=20,

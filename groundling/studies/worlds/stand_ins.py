@@ -49,8 +49,8 @@ WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, blind=False)
 CLIP = TeachConfig(
     size=SIDE,
     patch=8,
-    vision=(32, 1),
-    text=(32, 1),
+    vision_tower=(32, 1),
+    text_tower=(32, 1),
     projection=32,
     vocabulary=600,
     window=77,

@@ -203,7 +203,7 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
     rows = losses_of(data)
     del rows[0]["rationale_losses"]  # as where there is no model for them
     path = vcr_files.write(tmp_path / "losses.jsonl", rows)
-    config = ShiftConfig(data=str(data), kind="advtop", losses=str(path))
+    config = ShiftConfig(data=str(data), protocol="advtop", losses=str(path))
     result = shift(config, tmp_path / "top")
     assert result["edited choices"]["answer"] == {"right": 14, "wrong": 42}
     assert result["edited choices"]["rationale"] == {"right": 13, "wrong": 39}
@@ -213,7 +213,7 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
     place = int(np.argmax(rows[1]["answer_losses"][2]))
     assert second["answer_choices"][2][place] == "[MASK]"
     assert "[MASK]" not in str(first["rationale_choices"])
-    kept = changed(config, kind="keeptop", keep=1)
+    kept = changed(config, protocol="keeptop", keep_top=1)
     shift(kept, tmp_path / "keep")
     for one in items(tmp_path / "keep", "val"):
         for choice in one.answers:
@@ -222,7 +222,7 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
 
 def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     rows = losses_of(data)
-    config = ShiftConfig(data=str(data), kind="advtop")
+    config = ShiftConfig(data=str(data), protocol="advtop")
 
     def told(rows: Sequence[dict[str, Any]]) -> str:
         path = vcr_files.write(tmp_path / "losses.jsonl", rows)
@@ -240,7 +240,9 @@ def test_damaged_losses(data: Path, tmp_path: Path) -> None:
     path = str(tmp_path / "losses.jsonl")
     assert "one of them" in refusal(config, tmp_path / "a")
     assert "one of them" in refusal(config, tmp_path / "a", losses=path, attack="x")
-    assert "--keep = 0" in refusal(config, tmp_path / "a", kind="keeptop", losses=path, keep=0)
+    assert "--keep-top = 0" in refusal(
+        config, tmp_path / "a", protocol="keeptop", losses=path, keep_top=0
+    )
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +260,7 @@ def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     """Against one text at a time through the same model, and a plain restatement of the loss."""
     data = vcr_files.folder(tmp_path / "vcr", val=3)
     config = ShiftConfig(
-        data=str(data), kind="advtop", attack=str(text_run / "seed-0/model"), cpu=True
+        data=str(data), protocol="advtop", attack=str(text_run / "seed-0/model"), cpu=True
     )
     shift(config, tmp_path / "out")
     written = rows_of(tmp_path / "out/losses.jsonl")
@@ -280,13 +282,15 @@ def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     chance = 1 / (1 + np.exp(-logits[0]))
     assert written[0]["answer_losses"][1][0] == pytest.approx(-np.log(1 - chance), abs=1e-5)
     # the file that it wrote makes the same masks
-    again = ShiftConfig(data=str(data), kind="advtop", losses=str(tmp_path / "out/losses.jsonl"))
+    again = ShiftConfig(
+        data=str(data), protocol="advtop", losses=str(tmp_path / "out/losses.jsonl")
+    )
     shift(again, tmp_path / "again")
     assert (tmp_path / "again/val.jsonl").read_bytes() == (tmp_path / "out/val.jsonl").read_bytes()
 
 
 def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path) -> None:
-    config = ShiftConfig(data=str(data), kind="advtop", cpu=True)
+    config = ShiftConfig(data=str(data), protocol="advtop", cpu=True)
     bare = str(student(tmp_path / "bare"))
     assert "no head of a plain vcr/answer" in refusal(config, tmp_path / "a", attack=bare)
     told = refusal(config, tmp_path / "b", attack_rationale=str(text_run / "seed-0/model"))
@@ -486,7 +490,7 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     ]  # items 0, 4 and 8: answer 0
     wrong = [0.0, 0.0, 0.0, 50.0]
     path = predictions(tmp_path / "p.jsonl", data, {0: unsure, 4: enough, 8: wrong})
-    config = ShiftConfig(data=str(data), kind="im", predictions=str(path))
+    config = ShiftConfig(data=str(data), protocol="im", predictions=str(path))
     result = shift(config, tmp_path / "im")
     assert result["groups"] == {"language_biased": 12, "image_biased": 1, "unsure": 1, "kept": 2}
     assert [one.id for one in items(tmp_path / "im", "val")] == ["val-0", "val-8"]
@@ -495,11 +499,13 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     assert "val-4" in biased and len(biased) == 12
     assert result["after"]["items"] == 2 and result["language_biased"]["items"] == 12
     every = predictions(tmp_path / "all.jsonl", data, {})
-    assert "item is left by --kind im" in refusal(config, tmp_path / "b", predictions=str(every))
+    assert "item is left by --protocol im" in refusal(
+        config, tmp_path / "b", predictions=str(every)
+    )
 
 
 def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path) -> None:
-    config = ShiftConfig(data=str(data), kind="im")
+    config = ShiftConfig(data=str(data), protocol="im")
     path = predictions(tmp_path / "p.jsonl", data, {})
     kept = path.read_text().splitlines(keepends=True)
 
@@ -515,7 +521,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
     )
     assert told([kept[0], kept[0]]) == f"{path}, line 2: val-0 stands there before"
     assert "--confident 0" in told(kept, confident=0.0)
-    assert refusal(config, tmp_path / "a") == "data shift --kind im needs --predictions"
+    assert refusal(config, tmp_path / "a") == "data shift --protocol im needs --predictions"
     settings = text_run / "config.json"
     before = settings.read_text()
     content = json.loads(before)
@@ -538,12 +544,12 @@ def every_kind(data: Path, tmp_path: Path) -> dict[str, ShiftConfig]:
     plain = ShiftConfig(data=str(data))
     return {
         "none": plain,
-        "sm": changed(plain, kind="sm"),
-        "plural": changed(plain, kind="plural", legacy=True),
-        "advtop": changed(plain, kind="advtop", losses=losses),
-        "keeptop": changed(plain, kind="keeptop", losses=losses, keep=3),
-        "em": changed(plain, kind="em", wordnet=words, least=1),
-        "im": changed(plain, kind="im", predictions=said),
+        "sm": changed(plain, protocol="sm"),
+        "plural": changed(plain, protocol="plural", legacy=True),
+        "advtop": changed(plain, protocol="advtop", losses=losses),
+        "keeptop": changed(plain, protocol="keeptop", losses=losses, keep_top=3),
+        "em": changed(plain, protocol="em", wordnet=words, least=1),
+        "im": changed(plain, protocol="im", predictions=said),
     }
 
 
@@ -585,7 +591,7 @@ def test_only_choices_are_edited(data: Path, tmp_path: Path) -> None:
 
 def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
     put(data / "vcr1images/movie/0.json", "{}")
-    flags = ["--data", str(data), "--kind", "sm", "--out", str(tmp_path / "sm")]
+    flags = ["--data", str(data), "--protocol", "sm", "--out", str(tmp_path / "sm")]
     assert main(["data", "shift", *flags]) == 0
     assert (tmp_path / "sm/vcr1images/movie/0.json").is_file()
     assert (tmp_path / "sm/train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
@@ -594,7 +600,7 @@ def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
     assert unedited == [one.id for one in items(tmp_path / "sm", "val")]
     result = json.loads((tmp_path / "sm/result.json").read_text())
     assert result["links"] == ["train.jsonl", "vcr1images"]
-    own = shift(ShiftConfig(data=str(data), kind="sm", split="train"), tmp_path / "train")
+    own = shift(ShiftConfig(data=str(data), protocol="sm", split="train"), tmp_path / "train")
     assert own["links"] == ["vcr1images"]
     assert not (tmp_path / "train/train.jsonl").is_symlink()
     assert result["items"] == {"read": 14, "written": len(unedited)}
@@ -602,7 +608,7 @@ def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
 
 
 def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_path: Path) -> None:
-    shift(ShiftConfig(data=str(data), kind="sm"), tmp_path / "sm")
+    shift(ShiftConfig(data=str(data), protocol="sm"), tmp_path / "sm")
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
     plain = finetune(config, STEPS, tmp_path / "plain")
@@ -617,22 +623,22 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
-    config = ShiftConfig(data=str(data), kind="sm")
+    config = ShiftConfig(data=str(data), protocol="sm")
     assert refusal(config, tmp_path / "a", split="dev").endswith("dev.jsonl: no such file")
     assert refusal(config, tmp_path / "a", data="") == "data shift needs --data"
     told = refusal(config, tmp_path / "a", predictions="x")
-    assert told == "--predictions x: --kind sm does not read it, only im"
+    assert told == "--predictions x: --protocol sm does not read it, only im"
     vcr_files.write(tmp_path / "none/val.jsonl", [row(0, "What is it ?")])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"))
-    assert told.endswith("val.jsonl: no item is left by --kind sm")
+    assert told.endswith("val.jsonl: no item is left by --protocol sm")
     secret = row(0)
     del secret["answer_label"]
     vcr_files.write(tmp_path / "none/test.jsonl", [secret])
     told = refusal(config, tmp_path / "b", data=str(tmp_path / "none"), split="test")
     assert "without labels" in told
     shift(config, tmp_path / "c")
-    assert "holds another run (config.kind: sm there, none now)" in refusal(
-        config, tmp_path / "c", kind="none"
+    assert "holds another run (config.protocol: sm there, none now)" in refusal(
+        config, tmp_path / "c", protocol="none"
     )
 
 
