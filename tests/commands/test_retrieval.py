@@ -291,8 +291,10 @@ def test_features_that_stay_are_not_computed_again(
 
 def refused(place: Path, out: Path, capsys, *flags: str) -> str:
     """The one line that is said."""
-    given = ["--model", str(place / "clip"), "--captions", str(place / "captions.txt")]
-    given += ["--images", str(place / "images"), "--cpu", "--out", str(out), *flags]
+    usual = {"model": "clip", "captions": "captions.txt", "images": "images"}
+    words = ((f"--{name}", str(place / file)) for name, file in usual.items())
+    given = [word for pair in words if pair[0] not in flags for word in pair]
+    given += ["--cpu", "--out", str(out), *flags]
     shutil.rmtree(out, ignore_errors=True)
     assert main(["retrieve", *given]) == 2
     said = capsys.readouterr().err.strip()

@@ -134,7 +134,7 @@ def test_every_reader_of_predictions_refuses_edited_ones(
     for words in (
         ["ensemble", "--runs", good, edited, "--task", "vcr/answer", *at],
         ["vcr", "--answers", edited, "--rationales", rationales, *at],
-        ["data", "shift", "--kind", "im", "--predictions", str(path), "--split", "val", *at],
+        ["data", "shift", "--protocol", "im", "--predictions", str(path), "--split", "val", *at],
     ):
         capsys.readouterr()
         assert main(words) == 2

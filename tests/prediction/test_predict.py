@@ -290,7 +290,7 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
     """The same numbers to the last bit, from a run's folder, of either seed, and a row for every row."""
     store = str(own / "store")
     for seed in (0, 1):
-        settings = {"model": str(own / "run"), "seed": seed, "data": str(own / "train.csv")}
+        settings = {"model": str(own / "run"), "model_seed": seed, "data": str(own / "train.csv")}
         done = json.loads((own / f"run/seed-{seed}/result.json").read_text())
         scored = scores_of(**settings, regions=store, split="dev")
         assert scored["scores"]["dev"] == done["scores"]["dev"]
@@ -354,7 +354,9 @@ def test_from_an_empty_folder_in_another_process(own: Path, tmp_path: Path, proc
     assert said["probability"] == pytest.approx(float(answers[2]["probability"]), abs=1e-4)
     assert said["shapes"] == [[2, 32], [32]]
     run = str(own / "run")
-    stored = config_of(model=run, seed=0, data=str(own / "new.csv"), regions=str(own / "store"))
+    stored = config_of(
+        model=run, model_seed=0, data=str(own / "new.csv"), regions=str(own / "store")
+    )
     predict(stored, tmp_path / "stored.csv")
     for live, kept in zip(answers, rows(tmp_path / "stored.csv"), strict=True):
         assert live["answer"] == kept["answer"]
@@ -597,7 +599,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         ({"out": "nowhere/a.csv"}, "no folder .*nowhere; make it, or choose another --out"),
         ({"model": "bert"}, f"does not say what it answers .{FILE} is missing"),
         ({"model": "none"}, "--model none: no such folder"),
-        ({"seed": 7}, "no saved model of seed 7; there are: 0, 1"),
+        ({"model_seed": 7}, "no saved model of seed 7; there are: 0, 1"),
         (
             {"command": evaluate, "data": "named.csv"},
             "line 2: label 'bird' is none of cat, dog, sea",

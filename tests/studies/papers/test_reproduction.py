@@ -64,7 +64,7 @@ finetune = { model = "weights:bert", task = "vcr/answer", data = "data:vcr", ste
 
 [data.shifted]
 path = "shifted"
-shift = { data = "data:vcr", kind = "im", predictions = "data:text-only/seed-0/predictions_val.jsonl" }
+shift = { data = "data:vcr", protocol = "im", predictions = "data:text-only/seed-0/predictions_val.jsonl" }
 
 [weights.clip]
 path = "openai/clip-vit-base-patch32"
