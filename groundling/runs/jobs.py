@@ -9,9 +9,11 @@ import time
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, as_completed, wait
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from multiprocessing import get_context
+from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from groundling.core.errors import InputError
@@ -144,13 +146,21 @@ def cores() -> int:
     return min(os.cpu_count() or 1, MOST)
 
 
-def _pool(processes: int) -> ProcessPoolExecutor:
-    return ProcessPoolExecutor(
-        processes,
-        mp_context=get_context("spawn"),
-        initializer=_set_up_process,
-        initargs=(os.getpid(),),
-    )
+@contextmanager
+def _pool(processes: int) -> Iterator[ProcessPoolExecutor]:
+    """New processes, which do not run the script once more that started them, as they would if they knew of it."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        with ProcessPoolExecutor(
+            processes,
+            mp_context=get_context("spawn"),
+            initializer=_set_up_process,
+            initargs=(os.getpid(),),
+        ) as pool:
+            yield pool
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _ready(waiting: Sequence[Job], done: Container[str]) -> list[Job]:

@@ -39,11 +39,11 @@ raise ImportError("planted")
 SEVERAL = """
 from groundling.runs import jobs
 
-if __name__ == "__main__":
-    jobs._set_up_process = abs  # of a number, which loads no torch
-    assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
-    assert list(jobs.side_by_side(len, [("bc",), ("bc",)], 2)) == [2, 2]
+jobs._set_up_process = abs  # of a number, which loads no torch
+assert jobs.run_jobs([jobs.Job("one", len, ("a",))], 1, print) == {"one": 1}
+assert list(jobs.side_by_side(len, [("bc",), ("bc",)], 2)) == [2, 2]
 """
+"""Without `if __name__ == "__main__":`, which processes would need that begin with the script."""
 
 
 def test_workers_run_nothing_of_the_working_directory(tmp_path: Path) -> None:
