@@ -37,6 +37,9 @@ from groundling.training.evaluation import Scores
 PENALTIES = np.logspace(0, 5, 11)
 """Strengths of regularisation, of which each fold's training nouns choose by leaving one out."""
 
+FOLDS = 10
+"""Parts of the nouns, each predicted from all others; of fewer nouns every noun is one."""
+
 DRAWS = 1000
 """Bootstrap samples of nouns."""
 
@@ -96,16 +99,16 @@ def nouns_of(facts: Sequence[VisualFact]) -> Nouns:
 def folds_of(nouns: Nouns, folds: int, seed: int) -> np.ndarray:
     """Which fold each noun belongs to, (N,) int64: of equal size but for one noun, drawn by the seed.
 
-    Raises InputError if a fold would be empty, or leave fewer than two nouns to learn from.
+    Where nouns are fewer, there are as many folds as nouns. Raises InputError if there are fewer than three nouns.
     """
     count = len(nouns.names)
-    if not 2 <= folds <= count or count < 3:
+    if count < 3:
         raise InputError(
-            f"--folds {folds}: the data has {count} nouns of one relation; expected 2 folds or more, at most one for "
-            "each noun, and 3 nouns or more"
+            f"--modes linear: the data has {count} nouns of one relation, expected 3 or more; leave the mode out"
         )
     places = np.empty(count, np.int64)
-    places[generator(seed, "linear", "folds").permutation(count)] = np.arange(count) % folds
+    drawn = generator(seed, "linear", "folds").permutation(count)
+    places[drawn] = np.arange(count) % min(folds, count)
     return places
 
 
@@ -204,7 +207,7 @@ def compared(
             for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
         ]
     summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
-    return {**summary, "folds": folds, "from": rows}, outputs
+    return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs
 
 
 ALL = "all"
@@ -261,7 +264,7 @@ def _linear(config: AskConfig, facts: Sequence[VisualFact]) -> Asked:
     for relation in dict.fromkeys(fact.relation for fact in facts):
         numbers = [number for number, fact in enumerate(facts) if fact.relation == relation]
         own = [facts[number] for number in numbers]
-        scores, said = compared(own, kinds, config.folds, config.seed)
+        scores, said = compared(own, kinds, FOLDS, config.seed)
         relations[relation] = {ALL: scores}
         outputs |= dict(zip(numbers, said[STATE], strict=True))
     result = {"unknown_pieces": found.unknown, "relations": relations}

@@ -135,11 +135,10 @@ def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
     assert scores["from"]["state"]["deviations"] is None
 
 
-@pytest.mark.parametrize(("count", "folds"), [(1, 10), (2, 2), (5, 6), (5, 1), (5, 0)])
-def test_too_few_nouns_are_one_line(count: int, folds: int) -> None:
-    facts, _ = planted(count)
-    with pytest.raises(InputError, match=f"--folds {folds}: the data has {count} nouns"):
-        folds_of(nouns_of(facts), folds, 0)
+def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
+    assert sorted(folds_of(nouns_of(planted(5)[0]), 6, 0)) == [0, 1, 2, 3, 4]
+    with pytest.raises(InputError, match="--modes linear: the data has 2 nouns"):
+        folds_of(nouns_of(planted(2)[0]), 10, 0)
 
 
 # -- states ----------------------------------------------------------------------------------------------------------
@@ -298,7 +297,7 @@ def test_ask_reads_counts_that_do_not_sum_to_one(bert: Path, tmp_path: Path) -> 
     nouns = ("dog", "cat", "girl", "horse", "team", "man", "beach")
     counts = {noun: [number + 1, *[0] * 10, 3] for number, noun in enumerate(nouns)}
     data = homes.put(tmp_path / "color-dist.jsonl", json.dumps(counts) + "\n")
-    config = AskConfig(model=str(bert), data=str(data), modes=("linear",), folds=3)
+    config = AskConfig(model=str(bert), data=str(data), modes=("linear",))
     result = ask(config, tmp_path / "run")
     scores = result["linear"]["relations"]["color"]["all"]
     assert set(scores["from"]) == {"state", "words", "random"} and scores["nouns"] == 7
