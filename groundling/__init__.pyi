@@ -125,7 +125,6 @@ def ask(
     modes: Texts = ("fill-mask", "embedding", "stroop"),
     frames: Texts = ("a {}", "there is a {} .", "i saw a {} ."),
     layer: int = -1,
-    folds: int = 10,
     seed: int = 0,
     max_length: int = 64,
     out: Text = "runs/ask",

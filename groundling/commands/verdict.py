@@ -12,7 +12,7 @@ from groundling.command_line.names import published
 from groundling.core.errors import InputError, check_known
 from groundling.runs.outputs import Written
 from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, may_repeat
+from groundling.settings.fields import Input, Settings
 from groundling.settings.inputs import named_folder
 
 
@@ -22,7 +22,7 @@ class VerdictConfig(Settings):
 
     runs: Annotated[tuple[str, ...], Input.NAMED] = ()
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
-    published: Annotated[tuple[str, ...], may_repeat] = ()
+    published: tuple[str, ...] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
     trust: Annotated[tuple[str, ...], Input.OBJECT] = ()
     """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""

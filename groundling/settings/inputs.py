@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from os.path import normpath
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
@@ -14,7 +15,6 @@ from groundling.settings.fields import (
     at_least,
     between,
     flag_of,
-    may_repeat,
     needed,
 )
 
@@ -36,7 +36,7 @@ or one attention layer."""
 class ImageInput(Settings):
     """Where a model's images and their regions are."""
 
-    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED] = ()
     """Region stores of the images (`groundling regions`), each STORE or NAME=STORE; none: the model reads no regions. \
 An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task or one of --also \
 (in `pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
@@ -169,7 +169,7 @@ class Saved(Settings):
     all_seeds: bool = False
     """Of a run's folder: all seeds answer: the answer of most, of equals that of the higher mean probability; \
 probabilities, and answers that are numbers, are then means over seeds."""
-    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED] = ()
     """Region stores of the images, made as those that the model learned from."""
     images: Annotated[str, Input.FOLDER] = ""
     """Folder of the images: their regions are found now, by the detector or grid and the backbone that the model \
@@ -250,11 +250,17 @@ def weighted(word: str | Path, flag: str) -> Weighted:
 
 
 def weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighted]:
-    """The same of all; raises InputError, too, if some files have a weight and others have not."""
+    """The same of all; raises InputError, too, if some have a weight and others have not, or one is there twice."""
     files = [weighted(word, flag) for word in words]
     without = [each.file for each in files if not each.weight]
     if without and len(without) < len(files):
         raise InputError(f"{flag}: {without[0]} has no weight; give one to all files or to none")
+    paths = [normpath(each.file) for each in files]
+    twice = next((path for path in paths if paths.count(path) > 1), None)
+    if twice is not None:
+        raise InputError(
+            f"{flag}: {twice} is there twice; leave one out, or give it a larger weight"
+        )
     return files
 
 

@@ -37,7 +37,7 @@ class AdaptConfig(Settings):
     """Text encoder: hub id or folder, with its tokenizer."""
     teacher: Annotated[str, Input.WEIGHTS] = ""
     """CLIP-like teacher: hub id or folder, with its tokenizer, or MODULE:NAME of your own; the arm `mlm` needs none."""
-    text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()
+    text: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Files to adapt on, each FILE or FILE=WEIGHT: plain text, also packed (.gz, .zst) or in the column `text` of a \
 .parquet file (or its only one), or captions in any file or folder that `teach` reads. They are tokenised once, for \
 all runs (docs/running.md). With weights a step reads one of the files, drawn by weight; without any, all together are \

@@ -98,7 +98,7 @@ vision-language model as --student, its own."""
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
-    text: Annotated[tuple[str, ...], Input.WEIGHTED, may_repeat] = ()
+    text: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
     """Files of text without images, each FILE or FILE=WEIGHT as for `adapt`, together drawn as often as the captions \
 (VL-BERT)."""
     max_length: Annotated[int, at_least(0)] = 64

@@ -25,8 +25,6 @@ class AskConfig(Settings):
     """linear: neutral sentences in which a noun, {}, is read; "{}" is the noun alone. States are averaged over them."""
     layer: Annotated[int, at_least(-1)] = -1
     """linear: whose output is a noun's state; 0: the embeddings', before any layer; -1: the last layer's."""
-    folds: Annotated[int, at_least(2)] = 10
-    """linear: parts of the nouns, each predicted from all others."""
     seed: Annotated[int, at_least(0)] = 0
     """linear: draws folds, random features and the bootstrap over nouns."""
     max_length: Annotated[int, at_least(0)] = 64

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, RunFolder, Written
-from groundling.settings.fields import Input, Settings, at_least, may_repeat, needed, unnested
+from groundling.settings.fields import Input, Settings, at_least, needed, unnested
 from groundling.settings.inputs import CaptionReading
 
 
@@ -21,7 +21,7 @@ class AttentionConfig(Settings):
     """Folder `joint` of `adapt --save-joint`."""
     b: Annotated[str, Input.FOLDER] = ""
     """The other one, e.g. without clip_tokens."""
-    text: Annotated[tuple[str, ...], Input.PATH, may_repeat] = ()
+    text: Annotated[tuple[str, ...], Input.PATH] = ()
     """Files of sentences, as for `adapt`."""
     task: Annotated[str, Input.TASK] = ""
     """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
