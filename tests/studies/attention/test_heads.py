@@ -561,8 +561,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, out: Path, *more: str) -> int:
-    flags = ["--model", f"{place}/model", "--data", f"{place}/data", "--regions", f"{place}/store"]
-    return main(["heads", *flags, "--cpu", "--out", str(out), *more])
+    usual = {"--model": "model", "--data": "data", "--regions": "store"}
+    given = [word for flag in usual.keys() - set(more) for word in (flag, f"{place}/{usual[flag]}")]
+    return main(["heads", *given, "--cpu", "--out", str(out), *more])
 
 
 def test_the_command_writes_a_table_of_all_heads(place: Path, tmp_path: Path, capsys: Any) -> None:
