@@ -585,9 +585,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def run(place: Path, out: Path, *more: str, parses: str = "") -> int:
-    flags = ["--model", f"{place}/model", "--data", f"{place}/data", "--regions", f"{place}/store"]
-    flags += ["--parses", parses or f"{place}/parses.conllu", "--cpu", "--out", str(out)]
-    return main(["syntax", *flags, *more])
+    usual = {
+        "--model": "model",
+        "--data": "data",
+        "--regions": "store",
+        "--parses": "parses.conllu",
+    }
+    given = {flag: f"{place}/{name}" for flag, name in usual.items() if flag not in more}
+    given |= {"--parses": parses} if parses else {}
+    flags = [word for pair in given.items() for word in pair]
+    return main(["syntax", *flags, "--cpu", "--out", str(out), *more])
 
 
 def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: Any) -> None:
