@@ -7,7 +7,7 @@ import gc
 import multiprocessing
 import multiprocessing.forkserver
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from copy import deepcopy
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -263,17 +263,23 @@ def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", homes.Here)
 
 
-@pytest.fixture(scope="session")
-def _copies() -> dict[type, homes.Copies]:
+@pytest.fixture(scope="session", autouse=True)
+def _loaded_once() -> Iterator[None]:
+    """Folders of models are read once and copied from then on: most tests load the same few all the time."""
     kinds = (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer)
-    return {kind: homes.Copies(kind.from_pretrained.__func__) for kind in kinds}
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in kinds:
+            copies = homes.Copies(kind.from_pretrained.__func__)
+            patch.setattr(kind, "from_pretrained", classmethod(copies))
+        yield
 
 
 @pytest.fixture
-def loaded_once(monkeypatch: pytest.MonkeyPatch, _copies: dict[type, homes.Copies]) -> None:
-    """Folders of models are read once and copied from then on, for tests that load the same ones all the time."""
-    for kind, copies in _copies.items():
-        monkeypatch.setattr(kind, "from_pretrained", classmethod(copies))
+def few_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs ask trained models of few samples in place of hundreds, for tests that run whole documents."""
+    monkeypatch.setattr("groundling.commands.pretrain.data.ASKED", 16)
+    monkeypatch.setattr("groundling.commands.pretrain.data.ASKED_PIXELS", 8)
+    monkeypatch.setattr("groundling.commands.adapt.evaluation.REPORTED", 32)
 
 
 @pytest.fixture(scope="session")

@@ -323,11 +323,11 @@ class Here(ThreadPoolExecutor):
 class Copies:
     """`from_pretrained` of transformers' classes, which reads a folder once and gives copies while it stays as it is.
 
-    Runs of whole documents and papers load the same few tiny models hundreds of times.
+    Most tests load the same few tiny models, those that run whole documents hundreds of times.
     """
 
     MOST = 64
-    """Folders whose models are kept; the oldest goes first."""
+    """Folders whose models are kept; the one not asked for the longest goes first."""
 
     def __init__(self, load: Callable[..., Any]) -> None:
         """`load`: the function under the class method."""
@@ -338,12 +338,13 @@ class Copies:
         if not Path(source).is_dir():
             return self.load(kind, source, *more, **options)
         files = ((file.name, file.stat()) for file in sorted(Path(source).iterdir()))
-        state = tuple((name, about.st_ino, about.st_mtime_ns) for name, about in files)
+        state = tuple((name, one.st_ino, one.st_size, one.st_mtime_ns) for name, one in files)
         key = (kind, Path(source).resolve(), state, repr((more, sorted(options.items()))))
         if key not in self.made:
             self.made[key] = self.load(kind, source, *more, **options)
             if len(self.made) > self.MOST:
                 self.made.pop(next(iter(self.made)))
+        self.made[key] = self.made.pop(key)  # to the end
         return copy.deepcopy(self.made[key])
 
 

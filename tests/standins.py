@@ -33,10 +33,12 @@ SIDE = 16
 """Pixels of a stand-in's picture, and of what backbones read."""
 PHOTOS = ("holiday/beach", "holiday/sea", "cat", "dog", "house", "tree")
 COCO = tuple(f"COCO_train2014_{number:012d}" for number in range(1, 9))
+SENTENCES = 16
+"""Fewest that attention maps are compared on."""
 WORLD = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "12"]
 WORLD += ["--dev-scenes", "4", "--sentences", "300", "--dev-sentences", "8"]
 """Flags of `data world` that make it small."""
-TASKS = ["--train", "32", "--held", "48", "--world.scenes", "0", "--world.dev-scenes", "0"]
+TASKS = ["--train", "32", "--held", "40", "--world.scenes", "0", "--world.dev-scenes", "0"]
 """Flags of `data tasks` that make it small."""
 
 
@@ -370,7 +372,9 @@ def _lxmert(name: str) -> str:
 def rte_pairs(folder: Path) -> None:
     """As many development pairs as attention maps are compared on."""
     said = toys.sentences()
-    rows = [f"{number}\t{said[number]}\t{said[-1 - number]}\tentailment" for number in range(205)]
+    rows = [
+        f"{number}\t{said[number]}\t{said[-1 - number]}\tentailment" for number in range(SENTENCES)
+    ]
     put(folder / "dev.tsv", "\n".join(["index\tsentence1\tsentence2\tlabel", *rows]) + "\n")
 
 

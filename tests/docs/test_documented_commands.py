@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import tomllib
+from functools import partial
 from pathlib import Path
 
 import documents
@@ -17,6 +18,7 @@ from builders.small_commands import REPRODUCTIONS, smaller
 from documents import PAGES, ROOT, Command
 
 from groundling.cli import main
+from groundling.studies.xdbert.diversity import attention_report
 
 NEEDS_RESULTS = "results.md runs it, behind the commands whose outputs it reads"
 NOT_RUN = {
@@ -56,6 +58,9 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
             text = re.sub(r"\bper = \d+", "per = 4", text)
         standins.put(tmp_path / "sweeps" / path.name, text)
     hubs.put_up(monkeypatch)
+    few = partial(attention_report, draws=50, least=standins.SENTENCES)
+    monkeypatch.setattr("groundling.studies.xdbert.diversity.attention_report", few)
+    monkeypatch.setattr("groundling.studies.attention.figures.DPI", 60)
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -66,7 +71,7 @@ def place(request: pytest.FixtureRequest, shelf: Path, tmp_path: Path, monkeypat
     [page for page in PAGES if documents.commands(page) and page.name != "README.md"],
     ids=lambda p: p.name,
 )
-@pytest.mark.usefixtures("in_process", "loaded_once")  # a process costs five seconds of imports
+@pytest.mark.usefixtures("in_process", "few_asked")  # a process costs five seconds of imports
 def test_every_command_of_a_document_runs(
     page: Path, place: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

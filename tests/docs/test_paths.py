@@ -106,7 +106,7 @@ def test_every_command_is_on_a_path() -> None:
     assert whole - on_paths <= set(ELSEWHERE) <= whole
 
 
-@pytest.mark.usefixtures("in_process", "loaded_once")
+@pytest.mark.usefixtures("in_process", "few_asked")
 @pytest.mark.parametrize("title", PATHS)
 def test_a_path_is_walked(title: str, walked: Callable[[str], Ran]) -> None:
     ran = walked(title)
@@ -114,7 +114,7 @@ def test_a_path_is_walked(title: str, walked: Callable[[str], Ran]) -> None:
     assert not ran.failed, "\n" + "\n".join(ran.failed)
 
 
-@pytest.mark.usefixtures("in_process", "loaded_once")
+@pytest.mark.usefixtures("in_process", "few_asked")
 @pytest.mark.parametrize("title", PATHS)
 def test_what_the_readme_shows_is_printed(title: str, walked: Callable[[str], Ran]) -> None:
     """Line by line, but for numbers and what is left out (`...`)."""
@@ -145,7 +145,7 @@ def masked(line: str) -> str:
     return re.sub(r"\[N+\]", "[N]", NUMBER.sub("N", line).replace(" ", ""))
 
 
-@pytest.mark.usefixtures("in_process", "loaded_once")
+@pytest.mark.usefixtures("in_process", "few_asked")
 @pytest.mark.parametrize("title", PATHS)
 def test_files_are_as_the_readme_shows_them(title: str, walked: Callable[[str], Ran]) -> None:
     """Each block names a file; a table's header is that of the stand-in, or of what was written."""

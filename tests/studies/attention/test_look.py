@@ -320,7 +320,6 @@ OWN = {"text": "", "image": ""}
         ({"out": "mine.html"}, "mine.html: exists already, and is no page of `groundling look`"),
     ],
 )
-@pytest.mark.usefixtures("loaded_once")
 def test_a_mistake_is_one_line(
     flags: dict[str, str], message: str, place: Path, monkeypatch: Any, capsys: Any
 ) -> None:

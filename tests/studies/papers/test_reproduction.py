@@ -416,7 +416,7 @@ def test_what_is_missing_is_told_before_anything_runs(capsys: pytest.CaptureFixt
     assert not Path("out").exists()
 
 
-@pytest.mark.usefixtures("in_process", "loaded_once")
+@pytest.mark.usefixtures("in_process", "few_asked")
 def test_a_miniature_runs_every_job(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = planned(place)
     assert main(["sweep", "--file", "s.toml", "--miniature", "--out", "mini"]) == 0
@@ -972,7 +972,7 @@ FEWER = {
 
 
 @pytest.mark.parametrize("file", REPRODUCTIONS, ids=lambda file: file.name)
-@pytest.mark.usefixtures("in_process", "loaded_once")
+@pytest.mark.usefixtures("in_process", "few_asked")
 def test_a_papers_miniature_runs_every_job(
     file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
