@@ -15,7 +15,6 @@ from groundling.settings.fields import (
     Input,
     Settings,
     at_least,
-    may_repeat,
     need,
     unnested,
 )
