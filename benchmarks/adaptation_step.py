@@ -40,7 +40,7 @@ from transformers import (
 )
 from transformers.utils import logging as hf_logging
 
-from groundling.core.batch import Batch, Row, Sample, collate
+from groundling.core.batch import Batch, Sample, TextRow, collate
 from groundling.core.rng import generator
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import Attention, CrossModal
@@ -91,8 +91,8 @@ def texts(number: int, form: str) -> list[Sample]:
         samples.append(
             Sample(
                 str(i),
-                text=Row(ids, special, word, np.zeros_like(ids), 0),
-                clip=Row(
+                text=TextRow(ids, special, word, np.zeros_like(ids), 0),
+                clip=TextRow(
                     np.array(clip),
                     np.array(clip_special),
                     np.full(len(clip), -1),
@@ -223,7 +223,7 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=DEVICE.type == "cuda")
     samples = texts(options.batch * (options.steps + 1), options.form)
     order = np.arange(options.steps + 1)
-    if way in ("here", "alone"):  # bucketing by length, as `Plan` does within its pools
+    if way in ("here", "alone"):  # bucketing by length, as `SamplePlan` does within its pools
         samples.sort(key=lambda s: len(s.text.ids) if s.text else 0)
         order = generator("benchmark", "order").permutation(options.steps + 1)
     for n, at in enumerate(order):

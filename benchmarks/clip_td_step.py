@@ -52,7 +52,7 @@ from groundling.settings.objectives import Targeted
 from groundling.teachers import Teacher, add_features
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.dataset import FeatureCache, TeacherSet
-from groundling.training.loop import Step
+from groundling.training.loop import ModelWithObjectives
 from groundling.vision_language.uniter import uniter
 
 FEATURES, REGIONS = 2048, 36
@@ -155,7 +155,7 @@ class Way:
     def __init__(
         self,
         samples: Samples,
-        module: Step,
+        module: ModelWithObjectives,
         objectives: Sequence[Objective],
         live: Sequence[Teacher],
     ) -> None:
@@ -185,7 +185,7 @@ class Way:
         return time.perf_counter() - began
 
 
-def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Step]:
+def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], ModelWithObjectives]:
     """All three, around one student."""
     photos = folder / "photos"
     photos.mkdir()
@@ -214,7 +214,7 @@ def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Ste
     form = Choose(labels) if options.choices > 1 else Classify(("yes", "maybe", "no"))
     task = Supervised(sizes, form=form)
     terms = [TargetedImage(sizes), TargetedText(sizes), TargetedWords(sizes)]
-    module = Step(model, [task, *terms])
+    module = ModelWithObjectives(model, [task, *terms])
     boxes = Boxes()
     seen = {name: RegionSamples(some, boxes, Seeing()) for name, some in
             (("plain", plain), ("kept", kept), ("live", live))}  # fmt: skip

@@ -30,10 +30,10 @@ from groundling.core.rng import generator
 from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
-from groundling.studies.attention.grounding import Grounding, Phrase
+from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
 from groundling.studies.attention.importance import Bootstrap, Importance
 from groundling.studies.attention.importance import Drawn as intervals
-from groundling.studies.attention.passes import BATCH, Look, Seen, read_here
+from groundling.studies.attention.passes import BATCH, AttentionBatch, AttentionPass, read_here
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
@@ -78,7 +78,7 @@ class Held:
     def __init__(self) -> None:
         self.maps: list[Tensor] = []
 
-    def see(self, seen: Seen, one: AttentionMap) -> None:
+    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Keep a map."""
         self.maps.append(one.weights)
 
@@ -104,7 +104,7 @@ def model_of(arguments: argparse.Namespace) -> SingleStream:
     return uniter(BertModel(config), tokenizer, FEATURES)
 
 
-def asked(texts: int) -> tuple[list[Example], list[list[Phrase]]]:
+def asked(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
     """Texts and their phrases, each with two boxes."""
     examples = []
     phrases = []
@@ -118,7 +118,7 @@ def asked(texts: int) -> tuple[list[Example], list[list[Phrase]]]:
             gold = Gold(np.concatenate([corner, corner + 150], 1), (500, 400))
             start = len(" ".join(words[:first])) + 1
             stop = len(" ".join(words[: first + 2]))
-            own.append(Phrase(Example(**{**vars(example), "gold": gold}), start, stop))
+            own.append(PhraseSpan(Example(**{**vars(example), "gold": gold}), start, stop))
         examples.append(example)
         phrases.append(own)
     return examples, phrases
@@ -139,12 +139,12 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         examples, phrases = asked(texts)
         consumer: Any = Held()
         if way == "streamed":
-            consumer = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(texts)])
+            consumer = HeadGrounding(phrases, FLICKR30K.mark, [n % 2 for n in range(texts)])
         if way == "masses":
             consumer = Importance()
         text = TextInput(model.text.tokenizer, 64)
         samples = RegionSamples(TextSamples(examples, text, keep=0), Drawn())
-        read_here([Look(model, lambda: samples, [consumer])])
+        read_here([AttentionPass(model, lambda: samples, [consumer])])
         if way == "masses":
             images = [example.images[0] for example in examples]
             intervals(consumer, Bootstrap(images, 0)).numbers()

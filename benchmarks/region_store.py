@@ -27,7 +27,7 @@ import numpy as np
 
 from groundling.core.rng import generator
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 
 Arrays = tuple[np.ndarray, np.ndarray]
 Read = Callable[[str], Arrays]
@@ -90,7 +90,7 @@ class Tsv:
         return features, boxes / sides
 
 
-def hdf5_groups(path: Path, images: list[Found]) -> Read:
+def hdf5_groups(path: Path, images: list[ImageRegions]) -> Read:
     """VOLTA's layout: a group per image, float32."""
     h5py: Any = importlib.import_module("h5py")
     with h5py.File(path, "w") as file:
@@ -102,7 +102,7 @@ def hdf5_groups(path: Path, images: list[Found]) -> Read:
     return lambda name: (opened[name]["features"][()], opened[name]["boxes"][()])
 
 
-def hdf5_flat(path: Path, images: list[Found]) -> Read:
+def hdf5_flat(path: Path, images: list[ImageRegions]) -> Read:
     """BAN's layout for adaptive boxes: all regions in one float32 data set, and where each image's are."""
     h5py: Any = importlib.import_module("h5py")
     with h5py.File(path, "w") as file:
@@ -119,7 +119,7 @@ def hdf5_flat(path: Path, images: list[Found]) -> Read:
     return lambda name: (features[places[name]], boxes[places[name]])
 
 
-def packed(image: Found) -> bytes:
+def packed(image: ImageRegions) -> bytes:
     """UNITER's npz: half precision, compressed."""
     sides = image.boxes[:, 2:] - image.boxes[:, :2]
     arrays = {
@@ -139,7 +139,7 @@ def unpacked(file: Path | IO[bytes]) -> Arrays:
         return content["features"].astype(np.float32), content["norm_bb"][:, :4].astype(np.float32)
 
 
-def npz(folder: Path, images: list[Found]) -> Read:
+def npz(folder: Path, images: list[ImageRegions]) -> Read:
     """UNITER's layout before its LMDB: a file per image."""
     folder.mkdir()
     for image in images:
@@ -147,7 +147,7 @@ def npz(folder: Path, images: list[Found]) -> Read:
     return lambda name: unpacked(folder / f"{name}.npz")
 
 
-def lmdb_npz(folder: Path, images: list[Found]) -> Read:
+def lmdb_npz(folder: Path, images: list[ImageRegions]) -> Read:
     """UNITER's LMDB, whose values are such files."""
     lmdb: Any = importlib.import_module("lmdb")
     with lmdb.open(str(folder), map_size=2**36) as base, base.begin(write=True) as view:
@@ -158,7 +158,7 @@ def lmdb_npz(folder: Path, images: list[Found]) -> Read:
     return lambda name: unpacked(io.BytesIO(view.get(f"{name}.npz".encode())))
 
 
-FORMATS: dict[str, Callable[[Path, list[Found]], Read]] = {
+FORMATS: dict[str, Callable[[Path, list[ImageRegions]], Read]] = {
     "HDF5, group an image": hdf5_groups,
     "HDF5, flat": hdf5_flat,
     "npz, compressed fp16": npz,
@@ -204,7 +204,7 @@ def main() -> None:
 
 def written(
     source: Path, folder: Path, count: int
-) -> tuple[list[Found], dict[str, Read], dict[str, int]]:
+) -> tuple[list[ImageRegions], dict[str, Read], dict[str, int]]:
     """The first `count` images of a TSV in every format below `folder`: images, readers and bytes by format."""
     facts, items = import_regions(source)
     images = [read() for _, read in islice(items, count)]

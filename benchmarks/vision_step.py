@@ -3,7 +3,7 @@
 Three ways over the same samples, weights, optimizer and corruption, each in its own process, taking turns:
 - fixed: `VisualBertForPreTraining`, text padded to 128 and regions to 100, as VisualBERT's code pads;
 - need: the same, each batch padded only to its own longest text and most regions, without bucketing;
-- here: what `train` does: bucketing by `Plan`, padding to need, fused attention, logits at masked pieces only.
+- here: what `train` does: bucketing by `SamplePlan`, padding to need, fused attention, logits at masked pieces only.
 The two models' losses and gradients on one batch, without dropout, must agree first. Making batches is not timed.
 
 On CUDA in bf16, with samples/s and MFU (what the samples need, padding and unmasked logits aside, over the peak).
@@ -40,8 +40,8 @@ from groundling.data.regions.samples import CaptionTexts, RegionSamples
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.training.batch_sampler import Feed, Plan, Source
-from groundling.training.loop import Step
+from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
+from groundling.training.loop import ModelWithObjectives
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.visualbert import visualbert
 
@@ -196,7 +196,7 @@ class Ours(nn.Module):
     def __init__(self, way: str, options: argparse.Namespace) -> None:
         super().__init__()
         model, self.counted = built(options)
-        self.step = Step(model, self.counted)
+        self.step = ModelWithObjectives(model, self.counted)
 
     def forward(self, batch: Batch) -> Tensor:
         """The sum of both losses."""
@@ -216,7 +216,9 @@ def batches(way: str, options: argparse.Namespace) -> Feed:
     data = RegionSamples(captions, Boxes())
     if way != "here":
         data.lengths = np.zeros(len(data))
-    return Feed(Plan([Source(data)], options.batch, options.steps, seed=0), objectives, 1, 0, 1)
+    return Feed(
+        SamplePlan([DataSource(data)], options.batch, options.steps, seed=0), objectives, 1, 0, 1
+    )
 
 
 def check(options: argparse.Namespace) -> list[float]:

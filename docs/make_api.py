@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 import groundling
-from groundling.api import Setting, command_of, settings_of
+from groundling.api import FunctionKeyword, command_of, settings_of
 from groundling.cli import COMMANDS
 from groundling.core.documented import fields_told, summary_of
 
@@ -39,7 +39,7 @@ of its own, which gives a page."""
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
         "groundling.core.batch": (
-            "Batch Tokens Regions Windows Aside Perturbation Sample Row RegionRow Example Gold collate"
+            "Batch Tokens Regions Windows Aside Perturbation Sample TextRow RegionRow Example Gold collate"
         ),
     },
     "Encoded: all that a model says": {
@@ -48,17 +48,17 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Objective: what is learned": {
         "groundling.objectives": "Objective Part Given Vocabulary Targets",
-        "groundling.training.inner_steps": "InnerStep InnerPart MicroStep Outcome",
+        "groundling.training.inner_steps": "InnerStep InnerPart MicroStep ForwardOutput",
     },
     "Task: what is asked": {
         "groundling.tasks": "Task",
-        "groundling.core.output_types": "Classify Choose Regress Answer Pick",
+        "groundling.core.output_types": "Classify Choose Regress OpenAnswer Pick",
         "groundling.core.metrics": "Metric",
     },
     "The two verbs": {
         "groundling.training.loop": "train",
         "groundling.training.evaluation": "evaluate Scores",
-        "groundling.training.batch_sampler": "Source",
+        "groundling.training.batch_sampler": "DataSource",
         "groundling.settings.training": "TrainConfig",
     },
     "Models and teachers": {
@@ -67,7 +67,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.models.text": "TextEncoder",
         "groundling.vision_language.single_stream": "SingleStream",
         "groundling.models.multimodal_embeddings": "Join Joined",
-        "groundling.models.task_heads": "TaskHead Reading",
+        "groundling.models.task_heads": "TaskHead HeadContext",
         "groundling.vision_language": "Design Phase",
         "groundling.teachers": "Teacher",
     },
@@ -75,11 +75,11 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.prediction": "load Fitted Prediction Candidate",
     },
     "To look at": {
-        "groundling.studies.attention.page": "look Look",
+        "groundling.studies.attention.page": "look AttentionPage",
         "groundling.vision.show": "show_regions Shown",
     },
     "Data": {
-        "groundling.data.regions.store": "RegionStore RegionWriter Found",
+        "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",
         "groundling.data.samples": "TextSamples TextInput WindowInput",
     },
     "Mistakes": {"groundling.core.errors": "InputError"},
@@ -251,7 +251,7 @@ def stub() -> str:
     return "\n".join(lines)
 
 
-def _keyword(one: Setting) -> str:
+def _keyword(one: FunctionKeyword) -> str:
     """A keyword of a command's function, as the stub has it; it may be given more freely than it is kept."""
     kind = one.told.kind.replace("'", '"')
     kind = {"str": "Text", "tuple[str, ...]": "Texts"}.get(kind, kind)

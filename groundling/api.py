@@ -8,7 +8,7 @@ from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 from groundling.command_line import COMMANDS, Command
-from groundling.core.documented import Told, fields_told, listed
+from groundling.core.documented import FieldDoc, fields_told, listed
 from groundling.core.errors import InputError, as_keywords
 from groundling.settings.fields import filled, flat
 
@@ -91,10 +91,10 @@ def _group(value: object, prefix: str, where: str) -> dict[str, object]:
     return {str(key): one for key, one in value.items()}
 
 
-class Setting(NamedTuple):
+class FunctionKeyword(NamedTuple):
     """A keyword of a command's function."""
 
-    told: Told
+    told: FieldDoc
     """Its name, type and default as they are written, and its help."""
     kind: Any
     """Its type."""
@@ -102,28 +102,28 @@ class Setting(NamedTuple):
     """What it is if nobody says."""
 
 
-def settings_of(name: str) -> list[Setting]:
+def settings_of(name: str) -> list[FunctionKeyword]:
     """The settings of a command's function; `out`, if it has one, is the last."""
     command = COMMANDS[command_of(name)]
-    found: list[Setting] = []
+    found: list[FunctionKeyword] = []
     for config in _own(name).values():
         for group, one in flat(config):
             kind: Any = type(group)
             (told,) = (field for field in fields_told(kind) if field.name == one.name)
             default = vars(group)[one.name]
-            found.append(Setting(told._replace(default=repr(default)), one.kind, default))
+            found.append(FunctionKeyword(told._replace(default=repr(default)), one.kind, default))
     for prefix in _groups(name):
         names = ", ".join(one.name for _, one in flat(command.settings[prefix]))
         about = f"Settings by name, as the flags `--{prefix}.` have them: {names}."
-        told = Told(prefix, "Mapping[str, Any]", "{}", about)
-        found.append(Setting(told, Mapping[str, Any], {}))
+        told = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
+        found.append(FunctionKeyword(told, Mapping[str, Any], {}))
     if command.out:
-        told = Told("out", "str", repr(command.place), command.about_out)
-        found.append(Setting(told, str, command.place))
+        told = FieldDoc("out", "str", repr(command.place), command.about_out)
+        found.append(FunctionKeyword(told, str, command.place))
     return found
 
 
-def _explained(name: str, command: Command, told: Sequence[Told]) -> str:
+def _explained(name: str, command: Command, told: Sequence[FieldDoc]) -> str:
     """The docstring of a command's function."""
     lines = [
         f"{command.summary[0].upper()}{command.summary[1:]}.",

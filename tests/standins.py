@@ -23,7 +23,7 @@ from homes import home, put, table
 from PIL import Image
 
 from groundling.cli import main
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.studies.knowledge.visual_facts import COLOURS
 from groundling.studies.worlds.quickstart import new_encoder
 
@@ -406,7 +406,7 @@ def store(folder: Path, names: Sequence[str]) -> None:
     for name in names:
         features = rng.normal(size=(2, WIDTH)).astype(np.float32)
         classes = rng.dirichlet(np.ones(4), 2)
-        images.append(Found(name, (SIDE, SIDE), boxes, confidence, features, classes))
+        images.append(ImageRegions(name, (SIDE, SIDE), boxes, confidence, features, classes))
     writer = RegionWriter(folder)
     writer.write(0, images)
     writer.close({"source": "stand-in"})

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from groundling.check import images, tasks
-from groundling.check.places import Flags, Layout, Place, Report, kinds
+from groundling.check.places import CheckedFolder, Flags, Layout, Report, kinds
 from groundling.core.errors import InputError
 from groundling.core.registry import instances
 from groundling.data.captions.files import IMAGEFOLDER, TABLE
@@ -94,13 +94,13 @@ def check(folder: Path, flags: Flags | None = None) -> Report:
     report = Report("unknown")
     if not folder.is_dir():
         return replace(report, problems=[f"{folder}: no such folder"])
-    root = Place(folder, flags=flags)
+    root = CheckedFolder(folder, flags=flags)
     names: list[str] = []
     for layout in layouts():
         if not layout.last:
             names += _look(layout, root, report)
     for sub_folder in [*root.other_folders, *root.imagefolders]:
-        place = Place(sub_folder, root)
+        place = CheckedFolder(sub_folder, root)
         for layout in layouts():
             if layout.below:
                 names += _look(layout, place, report)
@@ -120,7 +120,7 @@ def check(folder: Path, flags: Flags | None = None) -> Report:
     return replace(report, layout=" + ".join(dict.fromkeys(names)))
 
 
-def _in_vain(root: Place, names: Sequence[str]) -> list[str]:
+def _in_vain(root: CheckedFolder, names: Sequence[str]) -> list[str]:
     """A line for columns that were told but that no file has."""
     own = root.flags.own
     columns = root.flags.columns
@@ -136,7 +136,7 @@ def _in_vain(root: Place, names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _look(layout: Layout, place: Place, report: Report) -> list[str]:
+def _look(layout: Layout, place: CheckedFolder, report: Report) -> list[str]:
     """The names of what a place holds in a layout; none if it is in another one."""
     try:
         match = layout.look(place, report)

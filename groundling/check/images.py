@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.check.places import Match, Place, Report, pictures_below
+from groundling.check.places import CheckedFolder, LayoutMatch, Report, pictures_below
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import Captions, find_images
 from groundling.data.captions.files import COCO, METADATA, layout_of
@@ -64,7 +64,9 @@ def _decodes(path: Path) -> bool:
     return True
 
 
-def check_images(place: Place, wanted: Mapping[Path, Sequence[str]], report: Report) -> None:
+def check_images(
+    place: CheckedFolder, wanted: Mapping[Path, Sequence[str]], report: Report
+) -> None:
     """Look for images by the last part of their ids: in the place's own folders of images, else in the root's."""
     if not any(wanted.values()):
         return
@@ -84,7 +86,7 @@ def check_images(place: Place, wanted: Mapping[Path, Sequence[str]], report: Rep
     report.fact(place.folder, "no images, so none was looked for")
 
 
-def image_folders(place: Place, report: Report) -> Match | None:
+def image_folders(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Folders of images, and images directly in the folder, that no captions speak of."""
     looked_at = place.taken.union(place.imagefolders)
     folders = [folder for folder in place.image_folders if folder not in looked_at]
@@ -94,15 +96,15 @@ def image_folders(place: Place, report: Report) -> Match | None:
     if not folders:
         return None
     try_images(folders, report)
-    return Match()
+    return LayoutMatch()
 
 
-def images_anywhere(place: Place, report: Report) -> Match | None:
+def images_anywhere(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Images in folders of any name, of which nothing else is known."""
     if not pictures_below(place.folder):
         return None
     try_images([place.folder], report)
-    return Match()
+    return LayoutMatch()
 
 
 # -- their regions -----------------------------------------------------------------------------------------------------
@@ -113,7 +115,7 @@ ROW = re.compile(r"[^\t\n]+\t\d+\t\d+\t(\d+|[\w+/=]{16,})\t")
 HDF5 = frozenset({".h5", ".hdf5"})
 
 
-def region_store(place: Place, report: Report) -> Match | None:
+def region_store(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """A region store of this library, finished or not."""
     manifest = place.folder / "manifest.json"
     finished = '"shards"' in place.heads.get(manifest, "")
@@ -133,10 +135,10 @@ def region_store(place: Place, report: Report) -> Match | None:
             classes += ", the first is background"
     about = f"a region: {store.width:,} numbers, {classes}"
     report.fact(manifest, f"{', '.join(counts)}; {about}")
-    return Match(dict.fromkeys(place.heads, ()))
+    return LayoutMatch(dict.fromkeys(place.heads, ()))
 
 
-def region_files(place: Place, report: Report) -> Match | None:
+def region_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Files of region features that `groundling regions` imports."""
     sources: list[Path] = []
     for path, head in place.heads.items():
@@ -154,7 +156,7 @@ def region_files(place: Place, report: Report) -> Match | None:
         report.saw(*place.folder.glob("*.npz"), *place.folder.glob("*.mdb"))
     if not sources:
         return None
-    return Match(dict.fromkeys([*sources, *parts], ()))
+    return LayoutMatch(dict.fromkeys([*sources, *parts], ()))
 
 
 def _source(path: Path, report: Report) -> None:
@@ -221,7 +223,7 @@ class _Contents:
         )
 
 
-def captions(place: Place, report: Report) -> Match | None:
+def captions(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Captions and boxes by image file, and the images they are of."""
     contents = _Contents()
     for path in _candidates(place):
@@ -233,10 +235,10 @@ def captions(place: Place, report: Report) -> Match | None:
         return None
     _images(place, contents, report)
     taken = [*place.files, *place.image_folders, *contents.captioned]
-    return Match(dict.fromkeys(taken, ()), tuple(contents.names))
+    return LayoutMatch(dict.fromkeys(taken, ()), tuple(contents.names))
 
 
-def _candidates(place: Place) -> list[Path]:
+def _candidates(place: CheckedFolder) -> list[Path]:
     """Files that may hold captions or boxes: the folder's own, JSON in COCO's `annotations`, the folder itself."""
     taken = place.taken | place.root.taken
     paths = [path for path in place.files if path not in taken]
@@ -247,7 +249,7 @@ def _candidates(place: Place) -> list[Path]:
     return [path for path in paths if path not in taken]
 
 
-def _file(path: Path, place: Place, contents: _Contents, report: Report) -> None:
+def _file(path: Path, place: CheckedFolder, contents: _Contents, report: Report) -> None:
     """Report on one file, or the folder, if it is in one of the layouts."""
     content = read_json(path) if path.suffix == ".json" else None
     if isinstance(content, dict) and {"images", "annotations", "categories"} <= set(content):
@@ -289,7 +291,7 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
     return list(read.files.values())
 
 
-def _has_its_images(told: Captions, place: Place) -> bool:
+def _has_its_images(told: Captions, place: CheckedFolder) -> bool:
     """Whether a table whose columns were told by their values holds captions of images beside it."""
     folders = place.image_folders or _holder(place, inside_out=False)
     if told.faults or not folders:
@@ -300,7 +302,7 @@ def _has_its_images(told: Captions, place: Place) -> bool:
         return False
 
 
-def _not_taken(told: Captions, place: Place) -> list[str]:
+def _not_taken(told: Captions, place: CheckedFolder) -> list[str]:
     """Why a table beside images is not taken for captions, and what the commands that would read it say of it."""
     if not told.reading.about:
         return [f"note: not taken for captions: {fault}" for fault in told.faults[:1]]
@@ -317,7 +319,7 @@ def _not_taken(told: Captions, place: Place) -> list[str]:
     return [f"note: not taken for captions: {line}" for line in lines]
 
 
-def _has_images(place: Place) -> bool:
+def _has_images(place: CheckedFolder) -> bool:
     """Whether a place holds images that a table beside them may be about."""
     beside = any(is_picture(path.name) for path in place.files)
     return beside or any(pictures_below(folder) for folder in place.folders)
@@ -342,7 +344,7 @@ def _has_entries(content: Record, key: str, field_name: str) -> bool:
 # -- their images ----------------------------------------------------------------------------------------------------
 
 
-def _images(place: Place, contents: _Contents, report: Report) -> None:
+def _images(place: CheckedFolder, contents: _Contents, report: Report) -> None:
     inside_out = any(path.is_dir() or path.name in METADATA for path in contents.captioned)
     folders = [] if inside_out else place.image_folders
     folders = folders or _holder(place, inside_out)
@@ -360,7 +362,7 @@ def _images(place: Place, contents: _Contents, report: Report) -> None:
         _try(place, others, contents.of(blind=False), report)
 
 
-def _holder(place: Place, inside_out: bool) -> list[Path]:
+def _holder(place: CheckedFolder, inside_out: bool) -> list[Path]:
     """The folder with all images below a place, if there are any: the place's own, or the only one in it with some.
 
     `inside_out`: captions call their images by paths from the place.
@@ -371,12 +373,12 @@ def _holder(place: Place, inside_out: bool) -> list[Path]:
     return holders if len(holders) < 2 else [place.folder]
 
 
-def _base(place: Place, folders: Sequence[Path]) -> Path:
+def _base(place: CheckedFolder, folders: Sequence[Path]) -> Path:
     """From where captions call their images: their folder, or of several the place."""
     return folders[0] if len(folders) == 1 else place.folder
 
 
-def _try(place: Place, folders: list[Path], contents: _Contents, report: Report) -> None:
+def _try(place: CheckedFolder, folders: list[Path], contents: _Contents, report: Report) -> None:
     """Look for the images in one folder, or in all of several, such as COCO's train2014 and val2014."""
     base = _base(place, folders)
     there: set[Path] = set()

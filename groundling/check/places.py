@@ -35,10 +35,12 @@ class Flags:
     """Of a task's examples."""
 
 
-class Place:
+class CheckedFolder:
     """A folder that is looked through: the one to check, or a folder in it."""
 
-    def __init__(self, folder: Path, root: Place | None = None, flags: Flags | None = None) -> None:
+    def __init__(
+        self, folder: Path, root: CheckedFolder | None = None, flags: Flags | None = None
+    ) -> None:
         """`root`: the place of the folder to check; None if this is it. `flags`: what is told of one's own files."""
         self.folder = folder
         self.root = root or self
@@ -121,7 +123,7 @@ def pictures_below(folder: Path) -> list[Path]:
 
 
 @dataclass(frozen=True)
-class Match:
+class LayoutMatch:
     """That a place is in some layout."""
 
     images: Mapping[Path, Sequence[str]] = field(default_factory=dict)
@@ -138,7 +140,7 @@ class Layout:
     """What the report calls it."""
     files: str
     """What a user sees of it, for the list of all layouts."""
-    look: Callable[[Place, Report], Match | None]
+    look: Callable[[CheckedFolder, Report], LayoutMatch | None]
     """Reports on a place, or gives None if that is in another layout; may raise InputError, KeyError and the like."""
     below: bool = False
     """Whether it is also looked for in the sub-folders."""

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from groundling.check.images import check_images, try_images
-from groundling.check.places import Match, Place, Report, pictures_below
+from groundling.check.places import CheckedFolder, LayoutMatch, Report, pictures_below
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classify
@@ -25,7 +25,7 @@ from groundling.data.tables import OWN, TABLES, lines_of, separator_note
 from groundling.data.text.words import TELLING, told_by_length
 from groundling.settings.inputs import OwnFile
 from groundling.tasks import Task, flickr_entities, nlvr2, read_past, refcoco, snli_ve, vcr, vqa
-from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.glue import TASKS, GlueLayout
 from groundling.tasks.readability import NAMES, READABILITY
 from groundling.tasks.swag import FULL, REGULAR
 from groundling.tasks.table import OwnReader, own_notes
@@ -48,7 +48,7 @@ MOST_LABELS = 10
 PHOTOS = (*IMAGES, "image_id", "flickr30kid")
 
 
-def own_files(place: Place, report: Report) -> Match | None:
+def own_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Tables with columns of texts and of labels: told by flags, or by what people call them."""
     told = place.root.flags.own
     if place is not place.root and not told.label:
@@ -74,7 +74,7 @@ def own_files(place: Place, report: Report) -> Match | None:
             taken[path] = ()
     images = list(dict.fromkeys(image for ids in taken.values() for image in ids))
     folders = _photos(place, images, taken, report) if images else []
-    return Match(taken | dict.fromkeys(folders, ()), ("your own file",))
+    return LayoutMatch(taken | dict.fromkeys(folders, ()), ("your own file",))
 
 
 def _lacks_the_label_alone(header: Sequence[str], options: OwnFile) -> bool:
@@ -83,7 +83,7 @@ def _lacks_the_label_alone(header: Sequence[str], options: OwnFile) -> bool:
     return read <= set(header) and options.label not in header
 
 
-def _header(place: Place, path: Path) -> list[str]:
+def _header(place: CheckedFolder, path: Path) -> list[str]:
     """The names of a table's columns; of .json, of its first object if its beginning holds that whole."""
     return header_of(path) if path.suffix != ".json" else place.fields_of_first(path)
 
@@ -136,7 +136,7 @@ def _own_labels(reader: OwnReader) -> str:
 
 
 def _photos(
-    place: Place, images: Sequence[str], files: dict[Path, Sequence[str]], report: Report
+    place: CheckedFolder, images: Sequence[str], files: dict[Path, Sequence[str]], report: Report
 ) -> list[Path]:
     """Look for photos in whichever folder has most of them; gives the folder, or none."""
     holders = dict.fromkeys((place, place.root))
@@ -166,9 +166,9 @@ PLAIN = frozenset({".txt", ".raw", ".tokens"})
 """Endings of plain text."""
 
 
-def plain_text(place: Place, report: Report) -> Match | None:
+def plain_text(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Lines of text in files below the folder."""
-    return Match() if count_lines(place.folder, report) else None
+    return LayoutMatch() if count_lines(place.folder, report) else None
 
 
 def count_lines(folder: Path, report: Report) -> int:
@@ -209,7 +209,7 @@ def _by_length(lines: Sequence[str]) -> str:
     return f"{said}; `adapt --arm xdbert` reads blocks, or with --form lines wants --match-negatives length"
 
 
-GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, Reader))
+GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, GlueLayout))
 """GLUE's tasks, each with its reader."""
 CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, excerpt, _ in NAMES}
 """The column by which a csv file tells its task."""
@@ -251,7 +251,7 @@ def _labels(task: Task, examples: list[Example]) -> str:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def glue(place: Place, report: Report) -> Match | None:
+def glue(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """A GLUE root, or the folder of one of its tasks: that which it is called by, or else the first that fits."""
     folder = place.folder
     tasks = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
@@ -266,10 +266,10 @@ def glue(place: Place, report: Report) -> Match | None:
     if not tasks:
         return None
     names = ", ".join(reader.folder for _, reader in tasks)
-    return Match(_all(place), (f"GLUE {names}",))
+    return LayoutMatch(_all(place), (f"GLUE {names}",))
 
 
-def _fitting(folder: Path) -> tuple[list[tuple[Task, Reader]], dict[str, Report]]:
+def _fitting(folder: Path) -> tuple[list[tuple[Task, GlueLayout]], dict[str, Report]]:
     """The first task as which a folder's development split can be read, and what is to be said of the split."""
     for task, reader in GLUE:
         tried = Report("")
@@ -278,7 +278,7 @@ def _fitting(folder: Path) -> tuple[list[tuple[Task, Reader]], dict[str, Report]
     return [], {}
 
 
-def tables(place: Place, report: Report) -> Match | None:
+def tables(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """The csv files of SWAG and of readability."""
     tasks: dict[str, Task] = {}
     columns: set[str] = set()
@@ -290,7 +290,7 @@ def tables(place: Place, report: Report) -> Match | None:
             tasks[task.name] = task
     for task in tasks.values():
         _splits(task, place.folder, report)
-    return Match(_all(place), tuple(tasks)) if tasks else None
+    return LayoutMatch(_all(place), tuple(tasks)) if tasks else None
 
 
 def _splits(
@@ -307,7 +307,7 @@ def _splits(
             examples_of(task, folder, split, report)
 
 
-def _all(place: Place) -> dict[Path, list[str]]:
+def _all(place: CheckedFolder) -> dict[Path, list[str]]:
     """All files of a place: what lies beside a text task's files is not looked at."""
     return {path: [] for path in place.files}
 
@@ -322,20 +322,20 @@ LISTS = ("minival.json", "nominival.json")
 """What no other layout calls its files."""
 
 
-def _matched(place: Place, wanted: Wanted, report: Report) -> Match | None:
+def _matched(place: CheckedFolder, wanted: Wanted, report: Report) -> LayoutMatch | None:
     """A match if there are files of the layout, after a look at the images that they ask for."""
     if not wanted:
         return None
     report.saw(*(file for file in wanted if file.is_file()))
     check_images(place, wanted, report)
-    return Match(wanted)
+    return LayoutMatch(wanted)
 
 
 def _first_images(examples: Sequence[Example] | None) -> list[str]:
     return [example.images[0] for example in examples or ()]
 
 
-def vqa_v2(place: Place, report: Report) -> Match | None:
+def vqa_v2(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Questions and annotations of VQA v2, or LXMERT's lists, with an answer map."""
     folder = place.folder
     splits = [split for split in vqa.YEARS if _has_vqa(folder, split)]
@@ -359,7 +359,7 @@ def _has_vqa(folder: Path, split: str) -> bool:
     return any(vqa.file_of(folder, split, name).is_file() for name in names)
 
 
-def vcr_lines(place: Place, report: Report) -> Match | None:
+def vcr_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Lines of VCR, and the metadata of their images, if that is there."""
     files = place.with_fields(".jsonl", "annot_id", "img_fn")  # not a log of `data shift`
     if not files:
@@ -385,7 +385,7 @@ def _vcr_metadata(folder: Path, file: Path, examples: Sequence[Example], report:
     report.fact(file, f"{len(by_image):,} images, {metadata}")
 
 
-def nlvr2_lines(place: Place, report: Report) -> Match | None:
+def nlvr2_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Lines of NLVR2, and its lists of subsets."""
     wanted: Wanted = {}
     files = place.with_fields(".json", "identifier", "sentence")
@@ -403,7 +403,7 @@ def nlvr2_lines(place: Place, report: Report) -> Match | None:
     return _matched(place, wanted, report)
 
 
-def snli_ve_lines(place: Place, report: Report) -> Match | None:
+def snli_ve_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Lines of SNLI-VE."""
     wanted: Wanted = {}
     for file in place.heads:
@@ -415,7 +415,7 @@ def snli_ve_lines(place: Place, report: Report) -> Match | None:
     return _matched(place, wanted, report)
 
 
-def refcoco_files(place: Place, report: Report) -> Match | None:
+def refcoco_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Expressions of RefCOCO, RefCOCO+ or RefCOCOg, and MAttNet's detected boxes."""
     files = sorted(place.folder.glob("refs(*).p"))
     detections = place.with_fields(".json", "image_id", "box", "score")
@@ -434,7 +434,7 @@ def refcoco_files(place: Place, report: Report) -> Match | None:
 
 def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) -> list[str]:
     """The images of all splits' expressions."""
-    every: list[refcoco.Expression] = []
+    every: list[refcoco.ReferringExpression] = []
     refs = refcoco.read_plain(file)
     splits = dict.fromkeys(ref["split"] for ref in refs)
     if objects is None:
@@ -475,7 +475,7 @@ def _named(images: Sequence[int]) -> list[str]:
     return [f"image {name}" for name in dict.fromkeys(called)]
 
 
-def flickr30k_entities(place: Place, report: Report) -> Match | None:
+def flickr30k_entities(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Captions with marks, boxes, and lists of the splits' images."""
     folder = place.folder
     if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
@@ -490,7 +490,7 @@ def flickr30k_entities(place: Place, report: Report) -> Match | None:
     if not wanted:
         expected = "expected lists of images train.txt, val.txt or test.txt, found none"
         report.problems.append(f"{folder}: {expected}")
-        return Match()
+        return LayoutMatch()
     return _matched(place, wanted, report)
 
 

@@ -10,7 +10,7 @@ from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.core.errors import as_typed
-from groundling.runs.outputs import Runs
+from groundling.runs.outputs import RunCollection
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, at_least, flags_under, need
 from groundling.settings.inputs import OwnFile, check_one_task
@@ -122,5 +122,5 @@ COMMAND = Command(
     common="arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs processes",
     speaks=True,
     rules=check,
-    leaves=Runs(),
+    leaves=RunCollection(),
 )

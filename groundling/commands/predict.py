@@ -20,7 +20,7 @@ from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import Asking, Saved
 
 if TYPE_CHECKING:
-    from groundling.prediction.inputs import Line, Sight
+    from groundling.prediction.inputs import InputRow, Sight
     from groundling.prediction.loaded import Loaded
     from groundling.prediction.predictions import Prediction, Wording
     from groundling.tasks import Task
@@ -106,7 +106,7 @@ def _refuse(faults: Sequence[str]) -> None:
 def _asked(
     model: Loaded,
     task: Task,
-    lines: Sequence[Line],
+    lines: Sequence[InputRow],
     wording: Wording,
     sight: Sight,
     skip_bad: bool,
@@ -134,7 +134,7 @@ def _asked(
 def _written(
     ending: str,
     header: Sequence[str],
-    lines: Sequence[Line],
+    lines: Sequence[InputRow],
     names: Sequence[str],
     answers: Mapping[int, Prediction],
 ) -> str:

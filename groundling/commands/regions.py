@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import Input, Settings, at_least, flat, may_repeat, refuse_given
 from groundling.settings.inputs import Extraction
 
 if TYPE_CHECKING:
-    from groundling.data.shards import Part
+    from groundling.data.shards import ProcessRank
     from groundling.runs.run import Run
 
 FIRST = 5
@@ -101,10 +101,10 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     `RegionStore` reads it. Under torchrun every process writes its share of the shards.
     """
     from groundling.data.images import unread_images
-    from groundling.data.shards import Part
+    from groundling.data.shards import ProcessRank
     from groundling.runs.report import counted
 
-    part = Part(run.state.process_index, run.state.num_processes)
+    part = ProcessRank(run.state.process_index, run.state.num_processes)
     _refuse_processes(config, part)
     folder = run.folder
     if config.imports:
@@ -130,7 +130,7 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     return {"store": str(folder), **manifest["counts"], "skipped_first": first}
 
 
-def _refuse_processes(config: RegionsConfig, part: Part) -> None:
+def _refuse_processes(config: RegionsConfig, part: ProcessRank) -> None:
     from groundling.runs.jobs import check_starts
 
     check_starts(config.processes, part.world)
@@ -153,19 +153,19 @@ def _extracted(
     extraction: Extraction,
     processes: int,
     folder: Path,
-    part: Part,
+    part: ProcessRank,
     barrier: Callable[[], None],
 ) -> dict[str, Any]:
     """The manifest of a store made of images, by this process, by others under torchrun, or by processes it starts."""
     from groundling.data.regions.store import RegionWriter
-    from groundling.data.shards import Part
+    from groundling.data.shards import ProcessRank
     from groundling.runs.jobs import Job, run_jobs
     from groundling.vision.extract import extract
 
     if processes == 1:
         extracted = extract(extraction, folder, part)
     else:
-        parts = [Part(rank, processes) for rank in range(processes)]
+        parts = [ProcessRank(rank, processes) for rank in range(processes)]
         jobs = [
             Job(f"part {one.rank + 1}", extract, (extraction, str(folder), one)) for one in parts
         ]
@@ -185,5 +185,5 @@ COMMAND = Command(
     positional=("--images",),
     rules=check,
     reads=reads,
-    leaves=RunFolder(inputs, told=told, patience=PATIENCE),
+    leaves=ResumableRun(inputs, told=told, patience=PATIENCE),
 )

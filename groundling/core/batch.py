@@ -85,7 +85,7 @@ class Example:
 
 @documented
 @dataclass(frozen=True)
-class Row:
+class TextRow:
     """One tokenised text of one row, without padding."""
 
     ids: np.ndarray
@@ -105,7 +105,7 @@ class Row:
     part: np.ndarray | None = None
     """(T,) int64: which part of a text of several it belongs to (question 0, answer 1, rationale 2); None: no parts."""
 
-    def take(self, places: np.ndarray) -> Row:
+    def take(self, places: np.ndarray) -> TextRow:
         """Some of the pieces, by their numbers; every field is cut alike."""
         fields_of_pieces = {
             name: values for name, values in vars(self).items() if isinstance(values, np.ndarray)
@@ -166,9 +166,9 @@ class Sample:
 
     id: str
     """Its example's; the key of all that is drawn for it."""
-    text: Row | None = None
+    text: TextRow | None = None
     """What a text encoder reads."""
-    clip: Row | None = None
+    clip: TextRow | None = None
     """What the model's own CLIP text tower reads."""
     words: np.ndarray | None = None
     """(K,) int64: a number per raw word, equal for equal words."""
@@ -588,7 +588,7 @@ def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _tokens(rows: Sequence[Row]) -> Tokens:
+def _tokens(rows: Sequence[TextRow]) -> Tokens:
     width = max(len(row.ids) for row in rows)
     named = [row.region for row in rows if row.region is not None]
     parts = [row.part for row in rows if row.part is not None]
@@ -613,7 +613,7 @@ def _regions(rows: Sequence[RegionRow]) -> Regions:
     return Regions(mask=_stack([np.ones(len(row), bool) for row in rows], False), **padded)
 
 
-def _windows(rows: Sequence[Row]) -> Windows:
+def _windows(rows: Sequence[TextRow]) -> Windows:
     width = max(len(row.ids) for row in rows)
     pieces: list[np.ndarray] = []
     slots: list[np.ndarray] = []

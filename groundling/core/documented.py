@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 Class = TypeVar("Class", bound=type[Any])
 
 
-class Told(NamedTuple):
+class FieldDoc(NamedTuple):
     """A field of a class, as its source tells it."""
 
     name: str
@@ -40,9 +40,9 @@ def documented(kind: Class) -> Class:
     return kind
 
 
-def fields_told(kind: type[Any]) -> list[Told]:
+def fields_told(kind: type[Any]) -> list[FieldDoc]:
     """The public fields of a class, inherited ones first; none if its source is not at hand."""
-    found: dict[str, Told] = {}
+    found: dict[str, FieldDoc] = {}
     package = kind.__module__.partition(".")[0]
     for one in reversed(kind.__mro__):
         if (
@@ -52,7 +52,7 @@ def fields_told(kind: type[Any]) -> list[Told]:
     return list(found.values())
 
 
-def listed(told: Iterable[Told]) -> list[str]:
+def listed(told: Iterable[FieldDoc]) -> list[str]:
     """Lines of a docstring: each field with its type and default, and its text below it."""
     lines = []
     for one in told:
@@ -86,18 +86,18 @@ class _Lazy:
         return "\n".join([self.summary, "", "Fields:", *listed(told)]) if told else self.summary
 
 
-def _own_fields(kind: type[Any]) -> dict[str, Told]:
+def _own_fields(kind: type[Any]) -> dict[str, FieldDoc]:
     """What the body of the class itself says, by field."""
     node = _classes(kind.__module__).get(kind.__qualname__)
     body = [] if node is None else node.body
-    found: dict[str, Told] = {}
+    found: dict[str, FieldDoc] = {}
     for line, below in zip_longest(body, body[1:]):
         if not isinstance(line, ast.AnnAssign) or not isinstance(line.target, ast.Name):
             continue
         if not line.target.id.startswith("_"):
             default = "" if line.value is None else _default(line.value)
             name, hint = line.target.id, _plain(line.annotation)
-            found[name] = Told(name, hint, default, _text(below) or _of_group(kind, hint))
+            found[name] = FieldDoc(name, hint, default, _text(below) or _of_group(kind, hint))
     return found
 
 

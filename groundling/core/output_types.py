@@ -31,7 +31,7 @@ class Form(Protocol):
     `Classify`    (B, classes)                (B,) class                                          class
     `Choose`      (B, C), or (B, 2 C)         (B,) number of the right choice                     number of the choice
     `Regress`     (B, 1)                      (B,) float                                          the number
-    `Answer`      (B, answers)                (B,) class, (B, answers), or pairs (B, K, 2)        class of the answer
+    `OpenAnswer`      (B, answers)                (B,) class, (B, answers), or pairs (B, K, 2)        class of the answer
     `Pick`        (B, R)                      (B, R): 1 right, 0 wrong, below 0 no region         number of the region
     ============  ==========================  ==================================================  ===================
     """
@@ -192,7 +192,7 @@ class Regress(Form):
 
 @documented
 @dataclass(frozen=True)
-class Answer(Form):
+class OpenAnswer(Form):
     """One of many answers, of which several may be right to a degree."""
 
     reads: ClassVar[Literal["first"]] = "first"

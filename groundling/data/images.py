@@ -104,7 +104,7 @@ def stem(file: str) -> str:
     return one_form(base if base and is_ending else file)
 
 
-class Names:
+class NameLookup:
     """Names of files, or ids of a region store, among which others' spellings of them are found."""
 
     def __init__(self, names: Iterable[str]) -> None:

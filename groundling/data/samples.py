@@ -12,7 +12,7 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import IGNORE, Example, Row, Sample, needed
+from groundling.core.batch import IGNORE, Example, Sample, TextRow, needed
 from groundling.core.errors import InputError
 from groundling.data.text.words import numbers, spans, word_of
 
@@ -115,7 +115,7 @@ class Each(Sequence[Item], Generic[Item]):
         return self.call(places)
 
 
-class Section:
+class Subset:
     """Samples of others' that stand one behind the other, from `start` to before `stop`."""
 
     def __init__(self, samples: Samples, start: int, stop: int) -> None:
@@ -245,7 +245,7 @@ class TextInput:
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
-    ) -> list[tuple[Row, int]]:
+    ) -> list[tuple[TextRow, int]]:
         """A row for each example and the number of pieces cut off its end; `words` (K, 2) are each text's spans.
 
         Raises InputError for a text of which nothing would be left.
@@ -261,7 +261,7 @@ class TextInput:
             out.append((self._row(kept, spans_of_parts), dropped))
         return out
 
-    def row_of(self, pieces: Pieces) -> tuple[Row, int]:
+    def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
         """The row of one text without tags, as `rows` makes it, from what `engine` makes; and how many are cut off."""
         ids, word = pieces
         room = self.max_length - len(self.start) - len(self.end)
@@ -272,7 +272,7 @@ class TextInput:
         words = np.full(len(special), -1, np.int64)
         words[len(self.start) :][:count] = word[:count]
         types = [self.types[0], [0] * count, self.types[1]]
-        row = Row(
+        row = TextRow(
             ids=np.concatenate([self.start, ids[:count], self.end]).astype(np.int64),
             special=special,
             word=words,
@@ -290,7 +290,7 @@ class TextInput:
             )
         return kept
 
-    def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> Row:
+    def _row(self, encoding: Encoding, words: tuple[np.ndarray, ...]) -> TextRow:
         segment = np.array([-1 if s is None else s for s in encoding.sequence_ids], np.int64)
         offsets = _offsets(encoding)
         word = np.full(len(segment), -1, np.int64)
@@ -299,7 +299,7 @@ class TextInput:
             inside = segment == number
             word[inside] = _word_numbers(offsets[inside], spans_of_part, before)
             before += len(spans_of_part)
-        return Row(
+        return TextRow(
             ids=np.array(encoding.ids, np.int64),
             special=segment < 0,
             word=word,
@@ -309,7 +309,7 @@ class TextInput:
 
 
 @dataclass
-class _Windows:
+class _WindowRow:
     """The windows of one row, as they are filled."""
 
     ids: list[np.ndarray]
@@ -353,18 +353,20 @@ class WindowInput:
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
-    ) -> list[tuple[Row, int]]:
+    ) -> list[tuple[TextRow, int]]:
         """A row for each example and the number of pieces dropped because `max_windows` was reached."""
         every = [text for example in examples for text in texts_of(example)]
         encodings = iter(self.engine.encode_batch(every, add_special_tokens=False))
         return [self._row([next(encodings) for _ in parts], parts) for parts in words]
 
-    def row_of(self, pieces: Pieces) -> tuple[Row, int]:
+    def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
         """The row of one text, as `rows` makes it, from the pieces of `engine`; and how many are dropped."""
         ids, word = pieces
         return self._of_parts([(ids.astype(np.int64), word.astype(np.int64))])
 
-    def _row(self, encodings: Sequence[Encoding], words: tuple[np.ndarray, ...]) -> tuple[Row, int]:
+    def _row(
+        self, encodings: Sequence[Encoding], words: tuple[np.ndarray, ...]
+    ) -> tuple[TextRow, int]:
         parts = []
         before = 0
         for encoding, spans_of_part in zip(encodings, words, strict=True):
@@ -373,8 +375,8 @@ class WindowInput:
             before += len(spans_of_part)
         return self._of_parts(parts)
 
-    def _of_parts(self, parts: Sequence[Pieces]) -> tuple[Row, int]:
-        windows = _Windows([], [], [], [], [])
+    def _of_parts(self, parts: Sequence[Pieces]) -> tuple[TextRow, int]:
+        windows = _WindowRow([], [], [], [], [])
         dropped = 0
         for number, (pieces, word) in enumerate(parts):
             cuts = self._cuts(word)
@@ -383,7 +385,7 @@ class WindowInput:
                 cuts = cuts[: self.max_windows]
             for start, stop in cuts:
                 self._add(windows, pieces[start:stop], word[start:stop], number)
-        row = Row(
+        row = TextRow(
             ids=np.concatenate(windows.ids),
             special=np.concatenate(windows.special),
             word=np.concatenate(windows.word),
@@ -393,7 +395,7 @@ class WindowInput:
         )
         return row, dropped
 
-    def _add(self, windows: _Windows, pieces: np.ndarray, word: np.ndarray, text: int) -> None:
+    def _add(self, windows: _WindowRow, pieces: np.ndarray, word: np.ndarray, text: int) -> None:
         """One more window, of text number `text`."""
         edges = (len(self.start), len(self.end))
         ids = np.concatenate([self.start, pieces, self.end]).astype(np.int64)

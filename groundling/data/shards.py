@@ -105,7 +105,7 @@ class Index:
 
 
 @dataclass(frozen=True)
-class Part:
+class ProcessRank:
     """Which of several processes this is; shard N is written by the process N % world."""
 
     rank: int = 0
@@ -134,7 +134,7 @@ class ShardWriter:
     """
 
     def __init__(
-        self, folder: str | Path, key: Facts | None = None, part: Part | None = None
+        self, folder: str | Path, key: Facts | None = None, part: ProcessRank | None = None
     ) -> None:
         """Start a store in `folder`, or resume one.
 
@@ -143,7 +143,7 @@ class ShardWriter:
         """
         self.folder = Path(folder)
         self.key: dict[str, Any] = json.loads(json_text(key or {}))
-        self.part = part or Part()
+        self.part = part or ProcessRank()
         with disk_errors(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
         written = self._numbers()

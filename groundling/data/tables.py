@@ -116,7 +116,7 @@ def _wrong_byte(path: Path) -> InputError:
 
 
 @dataclass(frozen=True)
-class Columns:
+class TableDialect:
     """How the columns of a table are told apart."""
 
     separator: str
@@ -136,13 +136,13 @@ class Columns:
 
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 """What may stand between two values, and what messages call it."""
-TABS = Columns("\t", quoted=False)
+TABS = TableDialect("\t", quoted=False)
 """Of a .tsv file."""
-COMMAS = Columns(",", quoted=True)
+COMMAS = TableDialect(",", quoted=True)
 """Of a .csv file."""
 
 
-def columns_in(header: str, usual: Columns) -> Columns:
+def columns_in(header: str, usual: TableDialect) -> TableDialect:
     """How a table's columns are told apart, by its first line and what is usual for its ending.
 
     A header that the usual separator leaves whole is split by another one, where there is one: Excel writes semicolons
@@ -150,12 +150,12 @@ def columns_in(header: str, usual: Columns) -> Columns:
     """
     if len(usual.names(header)) > 1:
         return usual
-    others = [Columns(mark, quoted=True) for mark in SEPARATORS if mark != usual.separator]
+    others = [TableDialect(mark, quoted=True) for mark in SEPARATORS if mark != usual.separator]
     best = max(others, key=lambda other: len(other.names(header)))
     return best if len(best.names(header)) > 1 else usual
 
 
-def usual_columns(path: Path) -> Columns:
+def usual_columns(path: Path) -> TableDialect:
     """How the columns of a file of this ending are told apart, unless its first line says otherwise."""
     return TABS if path.suffix == ".tsv" else COMMAS
 
@@ -235,7 +235,7 @@ def table_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list
 def _values(
     path: Path,
     columns: Sequence[str],
-    how: Columns,
+    how: TableDialect,
     header: bool = True,
     short: list[int] | None = None,
 ) -> Iterator[tuple[int, list[str]]]:
@@ -255,7 +255,7 @@ def _values(
         yield line, [fields[place] for place in places]
 
 
-def _wrong_count(fields: int, names: Sequence[str], how: Columns) -> str:
+def _wrong_count(fields: int, names: Sequence[str], how: TableDialect) -> str:
     """What is wrong with a row that has not as many fields as the header has names."""
     if not how.quoted:
         return f"{fields} fields, expected {len(names)}; tabs stand between columns, and in no text"
@@ -265,7 +265,7 @@ def _wrong_count(fields: int, names: Sequence[str], how: Columns) -> str:
     return f"{fields} values for {len(names)} columns; a {mark} inside a value needs quotes"
 
 
-def _rows(path: Path, how: Columns) -> Iterator[tuple[int, list[str]]]:
+def _rows(path: Path, how: TableDialect) -> Iterator[tuple[int, list[str]]]:
     """All rows of a table, the header among them, each after its line."""
     if how.quoted:
         return _quoted_rows(path, how.separator)

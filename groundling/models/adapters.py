@@ -15,13 +15,13 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Sizes
 from groundling.core.errors import InputError, expecting, naming
-from groundling.core.output_types import Answer
+from groundling.core.output_types import OpenAnswer
 from groundling.models.attention import Watch
 from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
 from groundling.models.formats import Kind, Student
 from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
-from groundling.models.task_heads import HEAD, Reading, TaskHead, answer
+from groundling.models.task_heads import HEAD, HeadContext, TaskHead, answer
 from groundling.runs.folder import disk_errors, json_text, read_json
 from groundling.settings.inputs import Adapting, check_adapter
 
@@ -153,11 +153,11 @@ def _layers(width: int, out: int, layers: int) -> nn.Sequential:
 class AdapterHead(TaskHead):
     """The last Linear of an adapter, without dropout; of a cosine that is the one answer, nothing at all."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: HeadContext) -> None:
         """Raises InputError where one cosine a row would have to tell thousands of answers apart."""
         super().__init__()
         width = reading.sizes.pooled
-        if width == 1 and isinstance(reading.form, Answer):
+        if width == 1 and isinstance(reading.form, OpenAnswer):
             raise InputError(
                 f"--fusion cosine gives one number a row, and this task has {reading.outputs} answers; pass --fusion "
                 "concat"

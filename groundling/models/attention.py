@@ -17,7 +17,7 @@ from groundling.core.documented import documented
 from groundling.core.errors import InputError
 
 
-class Place(IntEnum):
+class PositionKind(IntEnum):
     """What a place of a sequence holds."""
 
     PADDING = 0
@@ -37,7 +37,7 @@ class Places:
     """What the rows or columns of a map are."""
 
     holds: Tensor
-    """(N, S) long: a `Place` each."""
+    """(N, S) long: a `PositionKind` each."""
     number: Tensor
     """(N, S) long: which piece of the text or which region it is, counted on its own side."""
 
@@ -74,8 +74,8 @@ def _numbered(holds: Tensor) -> Places:
 
 
 def _pieces(mask: Tensor, special: Tensor) -> Places:
-    inner = torch.where(special, int(Place.SPECIAL), int(Place.PIECE))
-    return _numbered(torch.where(mask, inner, int(Place.PADDING)))
+    inner = torch.where(special, int(PositionKind.SPECIAL), int(PositionKind.PIECE))
+    return _numbered(torch.where(mask, inner, int(PositionKind.PADDING)))
 
 
 def places_of_text(tokens: Tokens) -> Places:
@@ -95,22 +95,22 @@ def places_of_windows(windows: Windows) -> Places:
 
 def places_of_regions(regions: Regions) -> Places:
     """The R places of the regions."""
-    return _places_of_image(regions, Place.WHOLE_IMAGE)
+    return _places_of_image(regions, PositionKind.WHOLE_IMAGE)
 
 
 def places_of_patches(regions: Regions) -> Places:
     """The R places of a photo's patches, of which a class token is the first."""
-    return _places_of_image(regions, Place.IMAGE_CLASS)
+    return _places_of_image(regions, PositionKind.IMAGE_CLASS)
 
 
-def _places_of_image(regions: Regions, whole: Place) -> Places:
-    inner = torch.where(regions.whole, int(whole), int(Place.REGION))
-    return _numbered(torch.where(regions.mask, inner, int(Place.PADDING)))
+def _places_of_image(regions: Regions, whole: PositionKind) -> Places:
+    inner = torch.where(regions.whole, int(whole), int(PositionKind.REGION))
+    return _numbered(torch.where(regions.mask, inner, int(PositionKind.PADDING)))
 
 
 def places_added(rows: int, count: int, device: torch.device) -> Places:
     """The places of what a join adds after the regions."""
-    return _numbered(torch.full((rows, count), int(Place.ADDED), device=device))
+    return _numbered(torch.full((rows, count), int(PositionKind.ADDED), device=device))
 
 
 @contextmanager

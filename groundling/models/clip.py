@@ -32,9 +32,9 @@ from groundling.core.batch import (
     Batch,
     Encoded,
     Example,
-    Row,
     Sample,
     Sizes,
+    TextRow,
     Windows,
     collate,
     needed,
@@ -324,14 +324,14 @@ class FrozenClip:
         states, ends = side.unprojected(windows)
         return windows.join(states), ends
 
-    def rows(self, texts: Sequence[str]) -> list[tuple[Row, int]]:
+    def rows(self, texts: Sequence[str]) -> list[tuple[TextRow, int]]:
         """Each text in one window, and how many pieces were cut off its end."""
         windows = needed(self.windows, "text", "what is asked of this teacher")
         examples = [Example(str(number), text) for number, text in enumerate(texts)]
         return windows.rows(examples, [(spans(text),) for text in texts])
 
     @torch.no_grad()
-    def embedded(self, rows: Sequence[Row], batch: int = 64) -> Tensor:
+    def embedded(self, rows: Sequence[TextRow], batch: int = 64) -> Tensor:
         """The embeddings (len(rows), E), of unit length, in the joint space of texts as `rows` makes them.
 
         Read so many at a time, on the towers' device.
@@ -345,12 +345,12 @@ class FrozenClip:
             embedded.append(F.normalize(side.projection(ends), dim=-1))
         return torch.cat(embedded)
 
-    def alone(self, text: str) -> Row:
+    def alone(self, text: str) -> TextRow:
         """Each raw word of a text as a text by itself, in a window of its own; an empty text has one window."""
         words = [text[start:stop] for start, stop in spans(text)]
         rows = [row for row, _ in self.rows(words or [""])]
         window = [np.full(len(row.ids), number, np.int64) for number, row in enumerate(rows)]
-        return Row(
+        return TextRow(
             ids=np.concatenate([row.ids for row in rows]),
             special=np.concatenate([row.special for row in rows]),
             word=np.concatenate([row.word for row in rows]),

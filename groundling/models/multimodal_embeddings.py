@@ -38,7 +38,7 @@ class Joined(NamedTuple):
 
 
 @documented
-class Look(NamedTuple):
+class RegionPooling(NamedTuple):
     """How a paper's CNN sees a region in the pixels."""
 
     bins: int
@@ -61,7 +61,7 @@ class Join(nn.Module):
     """Whether a word that names an object of the image (VCR) takes something of that object's region."""
     last_pixel: ClassVar[bool] = False
     """Whether boxes end at their last pixel, so that the whole image is W - 1 by H - 1 pixels."""
-    from_pixels: ClassVar[Look | None] = None
+    from_pixels: ClassVar[RegionPooling | None] = None
     """How its paper sees regions in pixels; None: stored features alone."""
 
     def __init__(self, width: int, **options: Any) -> None:

@@ -23,7 +23,7 @@ HEAD = 64
 
 @documented
 @dataclass(frozen=True)
-class Reading:
+class HeadContext:
     """What a head may know of the task it answers and of the model it reads."""
 
     sizes: Sizes
@@ -43,7 +43,7 @@ class Reading:
 
 @documented
 class TaskHead(nn.Module):
-    """From what a model says to a task's outputs; takes a `Reading` and keyword options."""
+    """From what a model says to a task's outputs; takes a `HeadContext` and keyword options."""
 
     loss: ClassVar[str] = ""
     """Kind of the form's loss that the paper trains this head with; empty: the form's own."""
@@ -103,7 +103,7 @@ class FirstPosition(TaskHead):
     fine-tuning follows BERT's; its released script does not, see `RawFirst`.
     """
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
         super().__init__()
         sizes = reading.sizes
@@ -131,7 +131,7 @@ class FirstPosition(TaskHead):
 class RawFirst(TaskHead):
     """One Linear on the encoder's own first position, without pooler or dropout (Splend1d/XDBERT, its GLUE script)."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: HeadContext) -> None:
         """Raises InputError for a form that is not read at the first position."""
         super().__init__()
         if reading.form.reads != "first":
@@ -148,7 +148,7 @@ class RawFirst(TaskHead):
 class EachRegion(TaskHead):
     """One score for every region: dropout, one Linear on its last state."""
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
         super().__init__()
         self.dropout = nn.Dropout(dropout)
@@ -172,7 +172,7 @@ class EachRegionTransformed(EachRegion):
     norm: ClassVar[bool]
     """Whether LayerNorm follows that layer, as it does in the model's pre-training."""
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear."""
         width = reading.sizes.pooled or reading.sizes.text
         # Made before the last Linear, so that both are drawn in the order in which they are read.
@@ -196,7 +196,7 @@ class PhraseToRegions(TaskHead):
     VisualBERT Appendix B.4; release (uclanlp/visualbert): the weights of one attention head, whose values are unused.
     """
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before both Linears."""
         super().__init__()
         width = reading.sizes.pooled or reading.sizes.text
@@ -258,7 +258,7 @@ class ImagesApart(TaskHead):
 
     apart = True
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` inside the pooling; before the last Linear there is none (release)."""
         super().__init__()
         width = reading.sizes.text
@@ -280,7 +280,7 @@ class ImagesApart(TaskHead):
 class MaskWord(TaskHead):
     """What heads share that read their answer at the last [MASK] of the text."""
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: HeadContext) -> None:
         """Raises InputError if the tokenizer has no mask token."""
         super().__init__()
         tokenizer = needed(reading.tokenizer, "tokenizer", "a head that reads a [MASK]")
@@ -311,6 +311,6 @@ PLAIN: dict[str, type[TaskHead]] = {
 """The plain head of each way to read a form."""
 
 
-def plain_head(reading: Reading) -> TaskHead:
+def plain_head(reading: HeadContext) -> TaskHead:
     """The plain head of the task's form."""
     return PLAIN[reading.form.reads](reading)

@@ -10,7 +10,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Row, Sample, Sizes, needed, picked
+from groundling.core.batch import IGNORE, Batch, Encoded, Sample, Sizes, TextRow, needed, picked
 from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import Given, Objective, Part, Targets
@@ -96,7 +96,7 @@ class MaskedLM(Objective):
         masked = replace(sample, text=replace(row, ids=ids))
         return masked.with_label(self.name, labels)
 
-    def _choose(self, row: Row, rng: np.random.Generator) -> np.ndarray:
+    def _choose(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
         """Which pieces (T,) are scored."""
         ordinary = ~row.special
         if not ordinary.any():
@@ -110,7 +110,7 @@ class MaskedLM(Objective):
                 chosen = chosen | (part & (draw == draw[part].min()))
         return chosen
 
-    def _draw(self, row: Row, rng: np.random.Generator) -> np.ndarray:
+    def _draw(self, row: TextRow, rng: np.random.Generator) -> np.ndarray:
         """A number (T,) from 0 to 1 for every piece; of a whole word every piece has its first one's."""
         draw = rng.random(len(row.ids))
         if not self.whole_word:
@@ -150,7 +150,7 @@ class MaskedLM(Objective):
         return {"mlm": F.cross_entropy(logits, labels, reduction="sum")}
 
 
-def _parts(row: Row, ordinary: np.ndarray) -> list[np.ndarray]:
+def _parts(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
     """The ordinary pieces (T,) of each part of a text; of a text without parts, all of them."""
     if row.part is None:
         return [ordinary]

@@ -8,7 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, Encoded, Row, Sample, Sizes, needed
+from groundling.core.batch import Batch, Encoded, Sample, Sizes, TextRow, needed
 from groundling.models.heads import Pooler
 from groundling.objectives import Given, Objective, Other, Part, Targets
 from groundling.settings.objectives import CrossModalOptions
@@ -91,7 +91,7 @@ class Match(Objective):
         return logits
 
 
-def _shared(one: Row, other: Row) -> float:
+def _shared(one: TextRow, other: TextRow) -> float:
     """Share of distinct CLIP pieces two texts have in common (Jaccard); equal texts count as sharing nothing."""
     if np.array_equal(one.ids, other.ids):
         return -1.0

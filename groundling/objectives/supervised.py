@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from groundling.core.batch import IGNORE, Batch, Encoded, Sizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Form, with_loss
-from groundling.models.task_heads import Reading, TaskHead, plain_head
+from groundling.models.task_heads import HeadContext, TaskHead, plain_head
 from groundling.objectives import Objective
 
 
@@ -35,7 +35,7 @@ class Supervised(Objective):
         Raises InputError if the form has no such kind, or the head answers in another shape.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
-        self.head = plain_head(Reading(sizes, form)) if head is None else head
+        self.head = plain_head(HeadContext(sizes, form)) if head is None else head
         self.form = self.head.trained_on(form)
         if loss:
             self.form = with_loss(self.form, loss)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from groundling.core.errors import InputError, expecting, naming
-from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import hashes_of
@@ -25,7 +25,7 @@ FORMS: dict[str, Any] = {
     "classify": Classify,
     "choose": Choose,
     "regress": Regress,
-    "answer": Answer,
+    "answer": OpenAnswer,
     "pick": Pick,
 }
 """The shapes of answers that a file can tell; a form of your own comes from its task's module."""

@@ -14,18 +14,18 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, Encoded, Example, collate, needed
 from groundling.core.errors import InputError, check_known, naming, reading, refuse
-from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import Called, Seen
+from groundling.data.regions.inputs import Called, ImageSources
 from groundling.data.samples import Samples
 from groundling.data.tables import check_no_label, separator_note, texts_in
 from groundling.models.adapters import ClipAdapter
 from groundling.prediction.description import described
 from groundling.prediction.inputs import (
-    Asked,
-    Columns,
     Files,
-    Line,
+    InputColumns,
+    InputRow,
+    ModelInput,
     Question,
     Sight,
     asked_of,
@@ -45,19 +45,19 @@ from groundling.training.evaluation import Scores, joined, scored
 # What a saved model is asked about: a file of one's own, or a folder with its task's official files.
 
 
-def columns_for(model: Loaded, asking: Asking) -> Columns | None:
+def columns_for(model: Loaded, asking: Asking) -> InputColumns | None:
     """The columns of one's own file: as told, or as in the file that the model learned from; None if neither says."""
     own = model.about.own
     text = asking.text or ("" if own is None else own.text)
     if not text:
         return None
     image = asking.image or ("" if own is None else own.image)
-    columns = Columns(text, image if model.sees else "", asking.choices)
+    columns = InputColumns(text, image if model.sees else "", asking.choices)
     model.note_pairs(len(columns.texts))
     return columns
 
 
-def is_own_file(model: Loaded, data: Path, columns: Columns | None) -> bool:
+def is_own_file(model: Loaded, data: Path, columns: InputColumns | None) -> bool:
     """Whether data is a file of columns, and none that the task's own reader takes; raises InputError for neither."""
     if not data.exists():
         raise InputError(f"{data}: no such file or folder")
@@ -78,7 +78,7 @@ def is_own_file(model: Loaded, data: Path, columns: Columns | None) -> bool:
 
 def data_lines(
     model: Loaded, data: Path, split: str, asking: Asking, sight: Sight
-) -> tuple[Task, list[str], list[Line]]:
+) -> tuple[Task, list[str], list[InputRow]]:
     """The task, the names of the data's own columns, and a line for each of its rows or examples."""
     columns = columns_for(model, asking)
     if is_own_file(model, data, columns) and columns is not None:
@@ -95,8 +95,8 @@ def data_lines(
 
 
 def own_lines(
-    model: Loaded, data: Path, columns: Columns, sight: Sight
-) -> tuple[list[str], list[Line]]:
+    model: Loaded, data: Path, columns: InputColumns, sight: Sight
+) -> tuple[list[str], list[InputRow]]:
     """As `lines_of`; the model's notes get what is to be said of how the file was read."""
     header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
     for note in (separator_note(data), *sight.notes):
@@ -107,7 +107,7 @@ def own_lines(
 
 def check_answers(task: Task, data: Path, split: str) -> None:
     """Raises InputError if a folder lists other answers than the model has; one without a list is as good as any."""
-    if task.listed is None or not isinstance(task.form, Answer | Classify):
+    if task.listed is None or not isinstance(task.form, OpenAnswer | Classify):
         return
     try:
         there = task.listed(data)
@@ -115,7 +115,7 @@ def check_answers(task: Task, data: Path, split: str) -> None:
         if split in task.test:
             return
         raise
-    if isinstance(there, Answer | Classify) and there.labels != task.form.labels:
+    if isinstance(there, OpenAnswer | Classify) and there.labels != task.form.labels:
         raise InputError(
             f"{data}: its {len(there.labels):,} answers are not the {len(task.form.labels):,} that the model learned, "
             "or not in their order"
@@ -179,7 +179,7 @@ def _labelled(task: Task, data: Path, split: str) -> list[Example]:
 
 
 def _own(
-    model: Loaded, data: Path, split: str, columns: Columns, label: str, sight: Sight
+    model: Loaded, data: Path, split: str, columns: InputColumns, label: str, sight: Sight
 ) -> list[Example]:
     """The labelled rows of one's own file: all, or one side of the split that training made."""
     own = model.about.own or OwnFile()
@@ -205,7 +205,7 @@ def _own(
 def _label(form: Form, text: str, where: str) -> Any:
     """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
     number = form.label(text, where)
-    return np.array([[number, 1.0]], np.float32) if isinstance(form, Answer) else number
+    return np.array([[number, 1.0]], np.float32) if isinstance(form, OpenAnswer) else number
 
 
 def _side(model: Loaded, own: OwnFile, data: Path, split: str) -> list[Example]:
@@ -312,7 +312,7 @@ class Fitted(Loaded):
         return self._answers(asked, best, str(regions), skip_bad)
 
     def _answers(
-        self, asked: Sequence[Asked], best: int, regions: str, skip_bad: bool
+        self, asked: Sequence[ModelInput], best: int, regions: str, skip_bad: bool
     ) -> list[Prediction | None]:
         if any(one.pair is not None for one in asked):
             self.note_pairs(2)
@@ -426,7 +426,7 @@ class Fitted(Loaded):
             photos |= dict(zip(ids, one.pictures, strict=True))
             examples.append(Example(str(number), one.text, images=ids))
         if not photos:
-            return self._states(self.put(examples, Seen()), pool)
+            return self._states(self.put(examples, ImageSources()), pool)
         sight = self._sight_of(photos, str(regions), "images=FILES")
         found = []
         for start in range(0, len(examples), AT_ONCE):
@@ -459,7 +459,7 @@ def answers_in_short(form: Form) -> str:
         return "a number"
     if isinstance(form, Choose):
         return "one of the question's choices"
-    labels = form.labels if isinstance(form, Classify | Answer) else ()
+    labels = form.labels if isinstance(form, Classify | OpenAnswer) else ()
     if not labels:
         return type(form).__name__
     more = f" and {len(labels) - QUOTED:,} more" if len(labels) > QUOTED else ""

@@ -13,7 +13,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Choose, Form
 from groundling.data.images import Picture, differs_in_ending, stem
-from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
+from groundling.data.regions.inputs import FLAGS, Called, ImageSources, Photos, RegionInputs
 from groundling.data.tables import Where, check_asked, check_one_or_two, texts_in, whole_rows
 from groundling.models.adapters import ClipAdapter
 from groundling.models.formats import Student
@@ -111,9 +111,9 @@ class Sight:
             f"ending, and are taken for the same, the first is {next(iter(self.other_endings))}"
         ]
 
-    def look(self, images: Sequence[str]) -> Seen:
+    def look(self, images: Sequence[str]) -> ImageSources:
         """What there is of these images, each named once."""
-        return self.inputs.look(images, self.given) if self.sees else Seen()
+        return self.inputs.look(images, self.given) if self.sees else ImageSources()
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
         """Raises InputError for what this model does not read, or has too little of."""
@@ -149,7 +149,7 @@ def reads_pixels(student: Student, about: Described) -> bool:
 
 
 @dataclass(frozen=True)
-class Columns:
+class InputColumns:
     """Which columns of a file hold what is asked; several are separated by commas."""
 
     text: str
@@ -189,7 +189,7 @@ Files = File | Sequence[File]
 
 
 @dataclass(frozen=True)
-class Asked:
+class ModelInput:
     """A question as Python hands it over."""
 
     text: str
@@ -222,7 +222,7 @@ def asked_of(
     pairs: Sequence[str] | None,
     images: Any,
     choices: Sequence[Sequence[str]] | None,
-) -> list[Asked]:
+) -> list[ModelInput]:
     """Questions of several lists, of which `images` may be the lone image of a lone text.
 
     Raises InputError if they are empty, of different lengths, or no texts and images.
@@ -235,7 +235,7 @@ def asked_of(
         if many is not None and (isinstance(many, File) or len(many) != len(texts)):
             raise InputError(f"{name}: expected a list of {len(texts)}, as many as there are texts")
     return [
-        Asked(
+        ModelInput(
             _text(text, f"text {number}"),
             None if pairs is None else _text(pairs[number], f"pair of text {number}"),
             () if choices is None else tuple(choices[number]),
@@ -288,7 +288,7 @@ def question_example(name: str, asked: Question, form: Form, reads: Reads, sees:
 
 
 @dataclass(frozen=True)
-class Line:
+class InputRow:
     """One row of a file, or one example of a split."""
 
     where: Where | str
@@ -302,8 +302,8 @@ class Line:
 
 
 def lines_of(
-    path: Path, columns: Columns, form: Form, reads: Reads, sight: Sight
-) -> tuple[list[str], list[Line]]:
+    path: Path, columns: InputColumns, form: Form, reads: Reads, sight: Sight
+) -> tuple[list[str], list[InputRow]]:
     """The names of a file's columns, and a line for each row, in the file's order.
 
     Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
@@ -321,13 +321,13 @@ def lines_of(
             asked = Question(first, second[0] if second else None, choices, images)
             example = question_example(f"{path.stem}-{number}", asked, form, reads, sight.sees)
         except InputError as error:
-            lines.append(Line(where, cells, None, str(error)))
+            lines.append(InputRow(where, cells, None, str(error)))
         else:
-            lines.append(Line(where, cells, example))
+            lines.append(InputRow(where, cells, example))
     return header, lines
 
 
-def line_of(example: Example, where: str) -> Line:
+def line_of(example: Example, where: str) -> InputRow:
     """An example of a data set's own layout, whose columns are what it was read as."""
     cells: dict[str, object] = {"id": example.official or example.id, "text": example.text}
     if example.pair is not None:
@@ -338,4 +338,4 @@ def line_of(example: Example, where: str) -> Line:
         cells[f"option_{number}"] = choice
     for number, image in enumerate(example.images):
         cells["image" if len(example.images) == 1 else f"image_{number}"] = image
-    return Line(f"{where}, {cells['id']}", cells, example)
+    return InputRow(f"{where}, {cells['id']}", cells, example)

@@ -15,7 +15,7 @@ from groundling.core.output_types import Form, Pick
 from groundling.core.registry import check_trust, code_behind, is_outside, named, stock
 from groundling.data.image_samples import Pictured
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import FLAGS, Called, Photos, RegionInputs, Seen
+from groundling.data.regions.inputs import FLAGS, Called, ImageSources, Photos, RegionInputs
 from groundling.data.regions.samples import Mark, RegionSamples, Seeing
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
@@ -43,7 +43,7 @@ AT_ONCE = 256
 
 
 @dataclass(frozen=True)
-class Part:
+class PartialScores:
     """Some examples after the model was asked."""
 
     kept: Sequence[int]
@@ -214,7 +214,7 @@ class Loaded:
 
     def ask(
         self, examples: Sequence[Example], sight: Sight, task: Task, mark: Mark | None = None
-    ) -> Iterator[Part]:
+    ) -> Iterator[PartialScores]:
         """The answers to examples, in parts, in their order; `mark` tells which regions are right, of a labelled split.
 
         An example whose image cannot be looked at is none of the `kept`, and its fault is told.
@@ -230,22 +230,24 @@ class Loaded:
                         faults.setdefault(number, f"{image}: {seen.faults[image]}")
             kept = [number for number in numbers if number not in faults]
             if not kept:
-                yield Part(kept, None, None, faults)
+                yield PartialScores(kept, None, None, faults)
                 continue
             some = [examples[number] for number in kept]
             samples = self.samples(some, seen, mark)
             every = [one.scores(some, seen, task, mark) for one in (self, *self.others)]
             scores = voted(every, self.form, task) if self.others else every[0]
-            yield Part(kept, scores, self._boxes(some, samples), faults)
+            yield PartialScores(kept, scores, self._boxes(some, samples), faults)
 
     def scores(
-        self, examples: Sequence[Example], seen: Seen, task: Task, mark: Mark | None = None
+        self, examples: Sequence[Example], seen: ImageSources, task: Task, mark: Mark | None = None
     ) -> Scores:
         """What this model alone says of examples that can be looked at."""
         samples = self.samples(examples, seen, mark)
         return evaluate(self.student, self.objective, task, samples)
 
-    def samples(self, examples: Sequence[Example], seen: Seen, mark: Mark | None = None) -> Samples:
+    def samples(
+        self, examples: Sequence[Example], seen: ImageSources, mark: Mark | None = None
+    ) -> Samples:
         """Examples as the model reads them, exactly as in its training run's evaluation."""
         head = self.objective.head
         told = self.inputs.told(examples)
@@ -254,7 +256,7 @@ class Loaded:
     def put(
         self,
         examples: Sequence[Example],
-        seen: Seen,
+        seen: ImageSources,
         mark: Mark | None = None,
         apart: bool = False,
     ) -> Samples:

@@ -16,7 +16,7 @@ from scipy.special import softmax
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_known, refuse
 from groundling.core.metrics import METRICS
-from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
 from groundling.data.tables import read_json_lines
 from groundling.runs.folder import finished
 from groundling.tasks import Task
@@ -91,7 +91,7 @@ class Agreement:
             if prediction == best or scores[prediction] >= scores[best] - ROUNDED:
                 return
         told = f"{where}: 'prediction' is {prediction}, but its 'outputs' are highest at {best}"
-        if not is_class or not (self.form is None or isinstance(self.form, Answer)):
+        if not is_class or not (self.form is None or isinstance(self.form, OpenAnswer)):
             raise InputError(told)
         self.outdone.setdefault(best, told)
 
@@ -184,7 +184,7 @@ def probabilities(said: Said, form: Form) -> np.ndarray:
         return np.array([said.prediction])
     if isinstance(form, Choose):
         return np.asarray(softmax(scores_of_choices(said, len(form.labels))))
-    if not isinstance(form, Classify | Answer):
+    if not isinstance(form, Classify | OpenAnswer):
         raise InputError("answers of this form cannot be averaged")
     count = len(form.labels)
     if len(said.outputs) == count:
@@ -238,13 +238,13 @@ class Wording:
         """
         if best < 1:
             raise InputError(f"{called} {best}, expected at least 1")
-        if isinstance(form, Answer) and len(form.labels) > MANY and best > LIKELY:
+        if isinstance(form, OpenAnswer) and len(form.labels) > MANY and best > LIKELY:
             raise InputError(
                 f"{called} {best}: of {len(form.labels):,} answers the {LIKELY} most likely are kept"
             )
         self.form = form
         self.best = best
-        if isinstance(form, Classify | Answer):
+        if isinstance(form, Classify | OpenAnswer):
             self.best = min(best, len(form.labels))
 
     def predictions(
@@ -272,12 +272,12 @@ class Wording:
         if isinstance(self.form, Pick):
             shares = np.asarray(softmax(said.outputs))
             scores = said.outputs
-        elif isinstance(self.form, Classify | Answer):
+        elif isinstance(self.form, Classify | OpenAnswer):
             shares = probabilities(said, self.form)
             scores = shares if said.likely else _raw(said, self.form)
         else:
             return [(said.prediction, None)]
-        never = self.form.never if isinstance(self.form, Answer) else ()
+        never = self.form.never if isinstance(self.form, OpenAnswer) else ()
         order = [int(said.prediction)]
         for place in np.argsort(-scores, kind="stable")[: self.best + 1 + len(never)]:
             barred = bool(never) and self.form.spell(place) in never
@@ -299,7 +299,7 @@ class Wording:
         return Candidate(answer, share, choice, box)
 
 
-def _raw(said: Said, form: Classify | Answer) -> np.ndarray:
+def _raw(said: Said, form: Classify | OpenAnswer) -> np.ndarray:
     """Scores by which answers are ranked: a softmax of close ones may make them equal."""
     if isinstance(form, Choose):
         return said.outputs.reshape(len(form.labels), -1)[:, -1]
@@ -349,7 +349,7 @@ Which = Literal["best", "all"]
 """Which of several seeds answer if nobody names one."""
 
 
-class Chosen(NamedTuple):
+class SeedModels(NamedTuple):
     """The saved models that answer."""
 
     folder: Path
@@ -371,7 +371,7 @@ def model_folder(source: Path) -> Path:
     return chosen(source).folder if is_run else source
 
 
-def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chosen:
+def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> SeedModels:
     """The saved models in what `source` names that answer: that of a `seed`, of the best one on dev, or of `all`.
 
     Raises InputError if there is none, or no such seed.
@@ -390,15 +390,15 @@ def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chos
     if not saved:
         if seed is not None or seeds == "all":
             raise InputError(f"{source}: holds no seeds with a saved model; leave the seed out")
-        return Chosen(_only_model(source))
+        return SeedModels(_only_model(source))
     numbers = sorted(saved)
     every = ", ".join(map(str, numbers))
     if seed is not None:
         check_known(str(seed), map(str, numbers), f"{source}: no saved model of seed {seed}")
     if len(saved) == 1:
-        return Chosen(saved[numbers[0]])
+        return SeedModels(saved[numbers[0]])
     if seed is not None:
-        return Chosen(saved[seed], note=f"{source}: seed {seed} answers, of {every}")
+        return SeedModels(saved[seed], note=f"{source}: seed {seed} answers, of {every}")
     # A folder keeps the seeds of an earlier command that asked for more.
     told = (finished(source) or {}).get("seeds")
     numbers = [one for one in numbers if one in told] if isinstance(told, list) else numbers
@@ -408,8 +408,8 @@ def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Chos
     if seeds == "all":
         others = tuple(saved[number] for number in numbers if number != best)
         note = f"{source}: seeds {every} vote; of equal votes the higher mean probability wins, and probabilities are"
-        return Chosen(saved[best], others, f"{note} means over the seeds")
-    return Chosen(saved[best], note=f"{source}: seed {best} answers, {why} of {every}")
+        return SeedModels(saved[best], others, f"{note} means over the seeds")
+    return SeedModels(saved[best], note=f"{source}: seed {best} answers, {why} of {every}")
 
 
 def _only_model(source: Path) -> Path:

@@ -132,7 +132,7 @@ class _Remembered:
         self.keep(file, about, sha256)
         return sha256
 
-    def keep(self, file: Path, about: _State, sha256: str) -> None:
+    def keep(self, file: Path, about: _FileStat, sha256: str) -> None:
         """Remember a hash, unless the file is so new that it might change without a sign of it."""
         if time.time_ns() - about.newest <= SETTLED:
             return
@@ -144,7 +144,7 @@ class _Remembered:
             self.base.execute(change, (os.path.abspath(file), about.words, sha256))
 
 
-class _State(NamedTuple):
+class _FileStat(NamedTuple):
     """What a file's contents are unlikely to change without."""
 
     size: int
@@ -154,9 +154,9 @@ class _State(NamedTuple):
     """All of it."""
 
 
-def _state_of(file: Path) -> _State:
+def _state_of(file: Path) -> _FileStat:
     with reading(file):
         about = file.stat()
     times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
     newest = max(about.st_mtime_ns, about.st_ctime_ns)
-    return _State(about.st_size, newest, " ".join(map(str, times)))
+    return _FileStat(about.st_size, newest, " ".join(map(str, times)))

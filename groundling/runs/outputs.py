@@ -66,7 +66,7 @@ def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class Runs(Leaves):
+class RunCollection(Leaves):
     """A folder of runs, which may become more: each of them has its own settings."""
 
     def opened(self, name: str, out: Path) -> Work:
@@ -79,7 +79,7 @@ def _nothing(*settings: Any) -> Inputs:
 
 
 @dataclass(frozen=True)
-class RunFolder(Leaves):
+class ResumableRun(Leaves):
     """A folder that belongs to one run: opened, resumed, found finished."""
 
     inputs: Callable[..., Inputs] = _nothing

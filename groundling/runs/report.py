@@ -54,7 +54,7 @@ class Picture(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Section:
+class ReportSection:
     """A part of a page under its own heading; what it does not have is left out."""
 
     heading: str
@@ -144,7 +144,7 @@ def table(rows: Sequence[TableRow]) -> str:
 def write_report(
     path: Path,
     title: str,
-    sections: Sequence[Section],
+    sections: Sequence[ReportSection],
     sentences: Sequence[str] = (),
     *,
     notes: Sequence[str] = (),

@@ -29,7 +29,7 @@ from groundling.runs.jobs import on_processor
 from groundling.runs.progress import Work, is_first, say_notes
 
 
-class Part(Work):
+class RunPart(Work):
     """A run, or a part of one, with a folder in which it finishes by itself, on every process of it.
 
     The first process writes, the others wait.
@@ -62,7 +62,7 @@ class Part(Work):
         return result
 
 
-class Run(Part):
+class Run(RunPart):
     """A command's run."""
 
     def __init__(
@@ -124,14 +124,14 @@ class Run(Part):
     def part(
         self,
         name: str,
-        work: Callable[[Part], dict[str, Any]],
+        work: Callable[[RunPart], dict[str, Any]],
         reads: Callable[[dict[str, Any]], object] = bool,
     ) -> dict[str, Any]:
         """The result of a part, in the folder `name` of the run's: of an earlier call, or else what `work` makes now.
 
         `reads` takes of an earlier one what the caller will. Raises InputError if that is damaged.
         """
-        part = Part(self.folder / name)
+        part = RunPart(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
         done = ended(part.folder, reads)
         self._parts.append(done is None)

@@ -95,7 +95,7 @@ class Input(Enum):
         return self.value.partition(",")[0]
 
 
-class Rule(Enum):
+class FieldRule(Enum):
     """What else a field says of its setting."""
 
     NEEDED = "needed"
@@ -103,11 +103,11 @@ class Rule(Enum):
     UNNESTED = "unnested"
 
 
-needed = Rule.NEEDED
+needed = FieldRule.NEEDED
 """A command does nothing without it."""
-may_repeat = Rule.MAY_REPEAT
+may_repeat = FieldRule.MAY_REPEAT
 """A list in which a thing may stand twice: what belongs side by side, or to another list."""
-unnested = Rule.UNNESTED
+unnested = FieldRule.UNNESTED
 """A group whose settings config.json has beside those of the class that holds it."""
 
 
@@ -133,7 +133,7 @@ class Setting:
     kind: Any
     """Its type."""
     marks: tuple[object, ...] = ()
-    """What its field says of it: a `Range`, an `Input`, `Rule`s."""
+    """What its field says of it: a `Range`, an `Input`, `FieldRule`s."""
 
     @property
     def choices(self) -> tuple[Any, ...]:

@@ -17,7 +17,7 @@ from groundling.core.registry import is_outside, named, stock
 from groundling.data.tables import lines_of
 from groundling.prediction.predictions import Agreement
 from groundling.runs.folder import RESULT, finished, parsed_json
-from groundling.stats.verdict import Runs
+from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
 BASELINE = "text-alone"
@@ -52,7 +52,7 @@ class FinishedSeed:
 
 
 @dataclass
-class RunFolder:
+class FinishedSeeds:
     """What a folder holds."""
 
     finished: dict[str, dict[int, FinishedSeed]] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class RunFolder:
 
 def collect(
     name: str, folder: str | Path, trust: Sequence[str] = ()
-) -> dict[str, tuple[Runs, Metric]]:
+) -> dict[str, tuple[SeedRuns, Metric]]:
     """All finished fine-tuning runs under a folder, by task (and split, where a task has several).
 
     The metric is the task's headline; where labels grade answers (regions, VQA), runs hold what each answer gained.
@@ -88,8 +88,8 @@ def collect(
     return collected
 
 
-def _search(folder: Path) -> RunFolder:
-    held = RunFolder()
+def _search(folder: Path) -> FinishedSeeds:
+    held = FinishedSeeds()
     # What was not trained has no log: an ensemble, or answers without training.
     answered = {path.parent for path in folder.rglob("seed-*/result.json")}
     for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
@@ -148,7 +148,7 @@ def _runs(
     seeds: dict[int, FinishedSeed],
     unfinished: tuple[int, ...],
     trust: Sequence[str],
-) -> tuple[Runs, Metric]:
+) -> tuple[SeedRuns, Metric]:
     """The runs of one task, and what they are compared by."""
     order = sorted(seeds)
     first = seeds[order[0]]
@@ -170,7 +170,7 @@ def _runs(
             raise InputError(f"{path}: other examples or labels than in seed {order[0]}")
         predictions.append(values)
         answers.append(read.answers)
-    runs = Runs(
+    runs = SeedRuns(
         name,
         task,
         tuple(order),

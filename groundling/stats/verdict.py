@@ -33,7 +33,7 @@ DETECTABLE = stats.norm.ppf(1 - ALPHA / 2) + stats.norm.ppf(0.8)
 
 
 @dataclass(frozen=True)
-class Runs:
+class SeedRuns:
     """One model's finished runs on one split of a task: S seeds, N examples."""
 
     name: str
@@ -91,7 +91,7 @@ class Verdict:
     """What can be said of `other` against `control` on one task; differences are `other - control`."""
 
     task: str
-    """The task's name, as in `Runs`."""
+    """The task's name, as in `SeedRuns`."""
     metric: Metric
     """What the runs are compared by."""
     control: str
@@ -128,7 +128,9 @@ class Verdict:
         return self.__dict__ | {"metric": self.metric.name}
 
 
-def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: int = 0) -> Verdict:
+def judge(
+    control: SeedRuns, other: SeedRuns, metric: Metric, draws: int = DRAWS, seed: int = 0
+) -> Verdict:
     """Compare two models' runs on the same examples; raises InputError if the examples or labels differ."""
     _same_examples(control, other)
     control_scores = control.scores(metric)
@@ -166,7 +168,7 @@ def judge(control: Runs, other: Runs, metric: Metric, draws: int = DRAWS, seed: 
 
 
 def _by_seed(
-    control: Runs, other: Runs, control_scores: np.ndarray, other_scores: np.ndarray
+    control: SeedRuns, other: SeedRuns, control_scores: np.ndarray, other_scores: np.ndarray
 ) -> list[float]:
     """Each seed's difference, where it is defined."""
     of_control = dict(zip(control.seeds, control_scores.tolist(), strict=True))
@@ -181,13 +183,13 @@ def _by_seed(
     return [value for value in differences if np.isfinite(value)]
 
 
-def _seeds(runs: Runs, defined: np.ndarray) -> list[int]:
+def _seeds(runs: SeedRuns, defined: np.ndarray) -> list[int]:
     return [
         seed for seed, score_is_defined in zip(runs.seeds, defined, strict=True) if score_is_defined
     ]
 
 
-def _same_examples(control: Runs, other: Runs) -> None:
+def _same_examples(control: SeedRuns, other: SeedRuns) -> None:
     pair = f"{control.task}: {control.name} and {other.name}"
     if control.ids != other.ids:
         odd = sorted(set(control.ids) ^ set(other.ids))
@@ -275,7 +277,7 @@ def permutation(control: np.ndarray, other: np.ndarray, seed: int = 0) -> tuple[
     return float(p), min(1.0, extremes / relabellings)
 
 
-def _mcnemar(control: Runs, other: Runs) -> dict[str, float]:
+def _mcnemar(control: SeedRuns, other: SeedRuns) -> dict[str, float]:
     """Exact McNemar test on majority votes."""
     control_right = control.votes() == control.labels
     other_right = other.votes() == other.labels
@@ -288,7 +290,7 @@ def _mcnemar(control: Runs, other: Runs) -> dict[str, float]:
     return {"only_control": only_control, "only_other": only_other, "p": p}
 
 
-def _wins(control: Runs, other: Runs) -> int | None:
+def _wins(control: SeedRuns, other: SeedRuns) -> int | None:
     common = [seed for seed in control.seeds if seed in other.seeds]
     if not common:
         return None
@@ -352,7 +354,9 @@ def _sentence(verdict: Verdict, tasks: int) -> str:
     return told
 
 
-def _notes(runs: Runs, other_seeds: Sequence[int], scores: np.ndarray, metric: Metric) -> list[str]:
+def _notes(
+    runs: SeedRuns, other_seeds: Sequence[int], scores: np.ndarray, metric: Metric
+) -> list[str]:
     """What a reader must know of these runs: missing, unfinished, collapsed and undefined ones; none is left out."""
     missing = [seed for seed in other_seeds if seed not in runs.seeds]
     undefined = _seeds(runs, ~np.isfinite(scores))
@@ -406,7 +410,7 @@ def simulate(
     seed_sd: float = 0.02,
     shared: float = 0.8,
     own: float = 0.0,
-) -> tuple[Runs, Runs]:
+) -> tuple[SeedRuns, SeedRuns]:
     """Runs of a control and of a model whose expected accuracy is higher by `gain`, with known noise (see `Noise`)."""
     difficulty = rng.standard_normal(examples)
     control = _simulated(rng, "control", accuracy, difficulty, seeds, seed_sd, shared, own)
@@ -423,7 +427,7 @@ def _simulated(
     seed_sd: float,
     shared: float,
     own: float,
-) -> Runs:
+) -> SeedRuns:
     """Runs whose answer to an example is right where difficulty and noise stay below the seed's level."""
     examples = len(difficulty)
     model_difficulty = rng.standard_normal(examples)
@@ -432,7 +436,7 @@ def _simulated(
     rest = max(0.0, 1 - shared - own)
     total = np.sqrt(shared) * difficulty + np.sqrt(own) * model_difficulty + np.sqrt(rest) * noise
     right = total < stats.norm.ppf(levels)[:, None]
-    return Runs(
+    return SeedRuns(
         name,
         "simulated",
         seeds=tuple(range(seeds)),

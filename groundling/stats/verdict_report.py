@@ -19,7 +19,7 @@ from groundling.core.metrics import COLLAPSED, NEARLY, Metric
 from groundling.runs.folder import plain, read_object, write_json
 from groundling.runs.report import (
     Difference,
-    Section,
+    ReportSection,
     TableRow,
     forest,
     in_two_widths,
@@ -27,9 +27,9 @@ from groundling.runs.report import (
     write_report,
 )
 from groundling.stats.finished_runs import collect
-from groundling.stats.verdict import ALPHA, Runs, Verdict, decide, judge
+from groundling.stats.verdict import ALPHA, SeedRuns, Verdict, decide, judge
 
-Collected = Mapping[str, Mapping[str, tuple[Runs, Metric]]]
+Collected = Mapping[str, Mapping[str, tuple[SeedRuns, Metric]]]
 """By group and task: the runs, and what they are compared by."""
 Published = Mapping[str, Mapping[str, float]]
 """By group and task: what a paper reports, in the metric's own units."""
@@ -131,8 +131,8 @@ def write_judged(
 
 
 def _wanted(
-    by_task: Mapping[str, tuple[Runs, Metric]], tasks: Sequence[str]
-) -> Mapping[str, tuple[Runs, Metric]]:
+    by_task: Mapping[str, tuple[SeedRuns, Metric]], tasks: Sequence[str]
+) -> Mapping[str, tuple[SeedRuns, Metric]]:
     """The runs of some tasks and of their further splits, `TASK (SPLIT)`; without tasks, of all."""
     if not tasks:
         return by_task
@@ -169,7 +169,7 @@ def _verdicts(collected: Collected, control: str) -> list[Verdict]:
     return verdicts
 
 
-def _scores(runs: Runs, metric: Metric) -> dict[str, Any]:
+def _scores(runs: SeedRuns, metric: Metric) -> dict[str, Any]:
     """Every seed's score and what sums them up, over seeds for which the metric is defined."""
     values = runs.scores(metric)
     defined = values[np.isfinite(values)]
@@ -242,13 +242,13 @@ def write_verdicts(
     control = next(iter(collected))
     sections = []
     if verdicts:
-        sections.append(Section("Differences", FOREST, figure=_forests(collected, verdicts)))
+        sections.append(ReportSection("Differences", FOREST, figure=_forests(collected, verdicts)))
     rows = _score_rows(collected, control, published)
-    sections.append(Section("Every seed", rows=rows))
+    sections.append(ReportSection("Every seed", rows=rows))
     if verdicts:
         comparisons = [_comparison_row(one) for one in verdicts]
-        sections.append(Section("Comparisons in numbers", rows=comparisons))
-    sections.append(Section("What was compared", rows=_source_rows(collected)))
+        sections.append(ReportSection("Comparisons in numbers", rows=comparisons))
+    sections.append(ReportSection("What was compared", rows=_source_rows(collected)))
     today = datetime.now(UTC).date().isoformat()
     sentences = [one.sentence for one in verdicts]
     write_report(
@@ -369,7 +369,7 @@ def _source_rows(collected: Collected) -> list[TableRow]:
     return rows
 
 
-def _source(runs: Runs) -> dict[str, str]:
+def _source(runs: SeedRuns) -> dict[str, str]:
     """Models, data, version and date of some runs, from the `config.json` that is nearest to each."""
     told: list[Mapping[str, object]] = [_settings(folder) for folder in runs.folders]
     settings = [config for one in told if isinstance(config := one.get("config"), Mapping)]

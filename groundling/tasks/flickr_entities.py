@@ -50,7 +50,7 @@ FORM = Pick("phrase", "kl")
 
 
 @dataclass(frozen=True)
-class Phrase:
+class EntityPhrase:
     """Words of a caption that name something."""
 
     chain: int
@@ -81,9 +81,9 @@ class Caption:
     """The caption without its marks."""
     size: tuple[int, int]
     """Width and height of the image in pixels."""
-    phrases: tuple[Phrase, ...]
+    phrases: tuple[EntityPhrase, ...]
     """Those with boxes: all that count."""
-    skipped: tuple[Phrase, ...]
+    skipped: tuple[EntityPhrase, ...]
     """Those without boxes."""
 
     @property
@@ -153,7 +153,7 @@ def captions_of(folder: Path, image: str, official: bool = False) -> list[Captio
 
 def read_caption(
     line: str, boxes: Mapping[int, np.ndarray], where: str
-) -> tuple[str, list[Phrase]]:
+) -> tuple[str, list[EntityPhrase]]:
     """A line's caption without its marks, and its phrases with the boxes (G, 4) of their chains.
 
     Raises InputError, naming `where`, for a mark that is not closed or has no words.
@@ -167,7 +167,7 @@ def read_caption(
         chain = int(mark[1])
         words = mark[3]
         phrases.append(
-            Phrase(
+            EntityPhrase(
                 chain=chain,
                 types=tuple(mark[2].split("/")),
                 first=len(text.split()),

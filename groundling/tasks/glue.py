@@ -25,7 +25,7 @@ SOURCE = "Wang et al. 2018, GLUE, gluebenchmark.com"
 
 
 @dataclass(frozen=True)
-class Reader:
+class GlueLayout:
     """Where one task's files keep what an example needs."""
 
     folder: str
@@ -109,7 +109,7 @@ class Reader:
 def from_hub(task: Task, split: str) -> list[Example]:
     """The examples of `task.read`, from `nyu-mll/glue` on the hub; raises InputError without `datasets` or network."""
     reader = task.read
-    if not isinstance(reader, Reader):
+    if not isinstance(reader, GlueLayout):
         raise InputError(
             f"{task.name}: only the GLUE tasks are read from the hub; pass --data FOLDER"
         )
@@ -139,7 +139,7 @@ def from_hub(task: Task, split: str) -> list[Example]:
 
 
 def _task(
-    reader: Reader,
+    reader: GlueLayout,
     *metrics: Metric,
     dev: tuple[str, ...] = ("dev",),
     test: Mapping[str, str] | None = None,
@@ -166,10 +166,10 @@ PAIR = ("sentence1", "sentence2")
 ASKED = ("question1", "question2")
 MNLI_TEST = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
 
-RTE = _task(Reader("RTE", TWO, PAIR, "label", PAIR), ACCURACY)
-MRPC = _task(Reader("MRPC", YES, ("#1 String", "#2 String"), "Quality", PAIR), F1, ACCURACY)
-STSB = _task(Reader("STS-B", Regress(0, 5), PAIR, "score", PAIR), PEARSON, SPEARMAN)
-_cola = Reader(
+RTE = _task(GlueLayout("RTE", TWO, PAIR, "label", PAIR), ACCURACY)
+MRPC = _task(GlueLayout("MRPC", YES, ("#1 String", "#2 String"), "Quality", PAIR), F1, ACCURACY)
+STSB = _task(GlueLayout("STS-B", Regress(0, 5), PAIR, "score", PAIR), PEARSON, SPEARMAN)
+_cola = GlueLayout(
     "CoLA",
     YES,
     ("sentence",),
@@ -178,17 +178,17 @@ _cola = Reader(
     headless=("source", "label", "mark", "sentence"),
 )
 COLA = _task(_cola, MATTHEWS)
-SST2 = _task(Reader("SST-2", YES, ("sentence",), "label", ("sentence",)), ACCURACY)
+SST2 = _task(GlueLayout("SST-2", YES, ("sentence",), "label", ("sentence",)), ACCURACY)
 QNLI = _task(
-    Reader("QNLI", TWO, ("question", "sentence"), "label", ("question", "sentence")), ACCURACY
+    GlueLayout("QNLI", TWO, ("question", "sentence"), "label", ("question", "sentence")), ACCURACY
 )
 QQP = _task(
-    Reader("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True),
+    GlueLayout("QQP", YES, ASKED, "is_duplicate", ASKED, index="id", skip_short=True),
     ACCURACY_AND_F1,
     ACCURACY,
     F1,
 )
-_mnli = Reader("MNLI", THREE, PAIR, "gold_label", ("premise", "hypothesis"))
+_mnli = GlueLayout("MNLI", THREE, PAIR, "gold_label", ("premise", "hypothesis"))
 MNLI = _task(_mnli, ACCURACY, dev=("dev_matched", "dev_mismatched"), test=MNLI_TEST)
-WNLI = _task(Reader("WNLI", YES, PAIR, "label", PAIR), ACCURACY)
+WNLI = _task(GlueLayout("WNLI", YES, PAIR, "label", PAIR), ACCURACY)
 TASKS = (RTE, MRPC, STSB, COLA, SST2, QNLI, QQP, MNLI, WNLI)

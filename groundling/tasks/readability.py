@@ -14,7 +14,7 @@ from groundling.data.tables import columns_of, read_csv
 from groundling.tasks import Task
 
 
-class Columns(NamedTuple):
+class SourceColumns(NamedTuple):
     """What a source calls its columns."""
 
     number: str
@@ -25,9 +25,9 @@ class Columns(NamedTuple):
     """Of its readability."""
 
 
-KAGGLE = Columns("id", "excerpt", "target")
+KAGGLE = SourceColumns("id", "excerpt", "target")
 """Columns of the prize's file."""
-CLEAR = Columns("ID", "Excerpt", "BT_easiness")
+CLEAR = SourceColumns("ID", "Excerpt", "BT_easiness")
 """Columns of the CLEAR workbook."""
 NAMES = (KAGGLE, CLEAR)
 """Both, the prize's first."""
@@ -82,7 +82,7 @@ def _read(folder: Path, split: str) -> list[Example]:
     return examples
 
 
-def _columns(path: Path) -> Columns:
+def _columns(path: Path) -> SourceColumns:
     """The names whose text column the file's header has; Kaggle's if neither, so that an error names these."""
     header = columns_of(path)
     for columns in NAMES:

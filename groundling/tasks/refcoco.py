@@ -79,7 +79,7 @@ UNITER = Overlap(strict=True, thinnest=1)
 
 
 @dataclass(frozen=True)
-class Expression:
+class ReferringExpression:
     """What somebody wrote to tell one object from the others of an image."""
 
     id: int
@@ -127,7 +127,9 @@ Objects = tuple[dict[Any, tuple[int, int]], dict[Any, Instance]]
 """Width and height by image number, and annotated objects by annotation number."""
 
 
-def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) -> list[Expression]:
+def expressions(
+    folder: Path, split: str, by: str = "unc", image: str = COCO
+) -> list[ReferringExpression]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
 
     `image` is what a region store calls the images, by `subset` (train2014) and `number`.
@@ -143,10 +145,10 @@ def expressions(folder: Path, split: str, by: str = "unc", image: str = COCO) ->
 
 def expressions_in(
     path: Path, refs: Any, objects: Objects, split: str, image: str = COCO
-) -> list[Expression]:
+) -> list[ReferringExpression]:
     """The same, of what the files `path` and `instances.json` hold."""
     sizes, notes = objects
-    asked: list[Expression] = []
+    asked: list[ReferringExpression] = []
     outside = []
     where = path
     try:
@@ -163,7 +165,7 @@ def expressions_in(
             for sentence in ref["sentences"]:
                 sentence_id = int(sentence["sent_id"])
                 text = str(sentence["sent"])
-                asked.append(Expression(sentence_id, text, name, ref["ann_id"], box))
+                asked.append(ReferringExpression(sentence_id, text, name, ref["ann_id"], box))
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError) as error:
@@ -175,7 +177,7 @@ def expressions_in(
     return asked
 
 
-def refs_read_past(path: Path, refs: Any, asked: Sequence[Expression]) -> list[str]:
+def refs_read_past(path: Path, refs: Any, asked: Sequence[ReferringExpression]) -> list[str]:
     """A line for each oddity of `refs(BY).p`, which holds `refs`, that is read past, as `read_past` has them."""
     splits = {str(ref["split"]) for ref in refs}
     strange = sorted(splits - set(SPLITS))

@@ -20,7 +20,7 @@ import numpy as np
 
 from groundling.core.batch import IGNORE, Example, Sample
 from groundling.core.errors import InputError, check_known, refuse
-from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.output_types import Choose, Classify, OpenAnswer
 from groundling.core.registry import stock
 from groundling.data.samples import Changed, Samples
 from groundling.runs.folder import disk_errors, json_text, read_json, write_whole
@@ -104,14 +104,14 @@ def chosen(task: Task, by: By) -> By:
         "category": is_vcr,
         "label": is_labelled,
         "question-type": task.name.partition("/")[0] == vqa.VQA.name,
-        "answer": isinstance(task.form, Answer),
+        "answer": isinstance(task.form, OpenAnswer),
     }
     there = [name for name, is_there in offered.items() if is_there]
     check_known(by, there, f"--by {by}: {task.name} has no such strata")
     return by
 
 
-def _question_type(question: vqa.Question) -> str:
+def _question_type(question: vqa.VqaQuestion) -> str:
     if not question.types:
         raise InputError(
             f"question {question.id}: no question type; LXMERT's lists have none, the official files do"
@@ -126,7 +126,7 @@ def _speller(task: Task) -> Callable[[Example], str]:
     def spelt(example: Example) -> str:
         if example.label is None:
             raise InputError(f"{task.name}: {name_of(example)} has no label")
-        if isinstance(form, Answer):
+        if isinstance(form, OpenAnswer):
             return form.best(example.label) or NO_ANSWER
         return form.spell(float(example.label))
 
@@ -357,7 +357,7 @@ def hidden(label: np.ndarray) -> np.ndarray:
     return np.full((1, *label.shape[1:]) if label.ndim else (), fill, label.dtype)
 
 
-class Chosen:
+class SampleSelection:
     """Some samples of a data set, by number."""
 
     def __init__(self, samples: Samples, numbers: Sequence[int]) -> None:
@@ -384,7 +384,7 @@ class Chosen:
 class Unlabelled(Changed):
     """Samples without their labels, or that never had any; whatever else they carry stays.
 
-    `Source(labelled, beside=Unlabelled(others, like), each=3)` puts three of them beside each labelled sample.
+    `DataSource(labelled, beside=Unlabelled(others, like), each=3)` puts three of them beside each labelled sample.
     """
 
     def __init__(self, samples: Samples, like: np.ndarray) -> None:

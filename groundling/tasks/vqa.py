@@ -16,7 +16,7 @@ import numpy as np
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError, refuse
 from groundling.core.metrics import SCORE
-from groundling.core.output_types import Answer
+from groundling.core.output_types import OpenAnswer
 from groundling.data.tables import lines_of
 from groundling.runs.folder import json_text, read_json
 from groundling.tasks import Task
@@ -125,7 +125,7 @@ def accuracy(said: str, answers: Sequence[str]) -> float:
 
 
 @dataclass(frozen=True)
-class Question:
+class VqaQuestion:
     """One question and what is known of its answer."""
 
     id: int
@@ -198,7 +198,7 @@ class Entry(NamedTuple):
     """As the file has it, unchecked."""
 
 
-def questions(folder: Path, split: str, image: str = COCO) -> list[Question]:
+def questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
     """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
 
     `image` is what a region store calls the images, by `subset` (train2014, ...) and `number`.
@@ -243,14 +243,14 @@ def _refuse_alone(
         raise InputError("; ".join(faults))
 
 
-def _question(number: int, entry: Entry, subset: str, image: str) -> Question:
+def _question(number: int, entry: Entry, subset: str, image: str) -> VqaQuestion:
     """A question of an official file, without its answers."""
     picture = _field(entry.where, entry.fields, "image_id", int)
     text = _field(entry.where, entry.fields, "question", str)
-    return Question(number, text, image.format(subset=subset, number=picture))
+    return VqaQuestion(number, text, image.format(subset=subset, number=picture))
 
 
-def _answered(question: Question, note: Entry) -> Question:
+def _answered(question: VqaQuestion, note: Entry) -> VqaQuestion:
     """The question with what people answered."""
     answers = []
     for answer in _field(note.where, note.fields, "answers", list):
@@ -262,7 +262,7 @@ def _answered(question: Question, note: Entry) -> Question:
     scores = {}
     for answer, count in Counter(answers).items():
         scores[answer] = credit(count, len(answers))
-    return Question(
+    return VqaQuestion(
         question.id,
         question.text,
         question.image,
@@ -272,7 +272,7 @@ def _answered(question: Question, note: Entry) -> Question:
     )
 
 
-def _lxmert_questions(entries: Mapping[int, Entry], image: str) -> list[Question]:
+def _lxmert_questions(entries: Mapping[int, Entry], image: str) -> list[VqaQuestion]:
     """The questions of an LXMERT list; all of them have scores if one has."""
     is_labelled = any("label" in entry.fields for entry in entries.values())
     asked = []
@@ -287,7 +287,7 @@ def _lxmert_questions(entries: Mapping[int, Entry], image: str) -> list[Question
                 f"{where}: expected an img_id like COCO_val2014_000000000042, and numbers from 0 to 1 in label"
             )
         name = image.format(subset=picture[1], number=int(picture[2]))
-        asked.append(Question(number, _field(where, fields, "sent", str), name, scores))
+        asked.append(VqaQuestion(number, _field(where, fields, "sent", str), name, scores))
     return asked
 
 
@@ -334,9 +334,9 @@ def _field(where: str, fields: object, name: str, kind: type[T]) -> T:
     return value
 
 
-def form_of(folder: Path) -> Answer:
+def form_of(folder: Path) -> OpenAnswer:
     """All answers of the folder's map; VL-BERT's and VisualBERT's `<unk>` is never predicted."""
-    return Answer(answers_of(folder), never=("<unk>",))
+    return OpenAnswer(answers_of(folder), never=("<unk>",))
 
 
 def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
@@ -354,7 +354,7 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     asked = questions(folder, split, image)
     # Without labels nothing is looked up, and a folder of questions alone may hold no list of answers.
     labelled = any(question.scores is not None for question in asked)
-    form = form_of(folder) if labelled else Answer(())
+    form = form_of(folder) if labelled else OpenAnswer(())
     targets = [None if q.scores is None else form.targets(q.scores) for q in asked]
     if labelled and not any(len(pairs) for pairs in targets if pairs is not None):
         raise InputError(
@@ -387,7 +387,7 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     return examples, notes
 
 
-def unknown(asked: Sequence[Question], form: Answer) -> tuple[int, int]:
+def unknown(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
     """How many of the people's answers are not in the map, and how many questions have no answer in it."""
     outside = 0
     without = 0
@@ -400,7 +400,7 @@ def unknown(asked: Sequence[Question], form: Answer) -> tuple[int, int]:
     return outside, without
 
 
-def official(said: Mapping[int, str], asked: Sequence[Question]) -> dict[str, float]:
+def official(said: Mapping[int, str], asked: Sequence[VqaQuestion]) -> dict[str, float]:
     """Official accuracy, 0..1, overall, by type of answer and of question; the script prints it x 100 in two decimals.
 
     Args:
@@ -448,7 +448,7 @@ SOURCE = "Goyal et al. 2017, VQA v2, visualqa.org; scored as github.com/GT-Visio
 TEST = {"test-dev": "vqa_test-dev.json", "test": "vqa_test.json"}
 VQA = Task(
     "vqa",
-    Answer(()),
+    OpenAnswer(()),
     read,
     (SCORE,),
     SOURCE,

@@ -20,6 +20,7 @@ from groundling.teachers.clip_parts import (
     SCORED_TEXT,
     Anchors,
     Answers,
+    ClipBatch,
     ClipImages,
     ClipPart,
     ClipParts,
@@ -27,7 +28,6 @@ from groundling.teachers.clip_parts import (
     ClipScores,
     ClipTexts,
     ClipWords,
-    Pass,
     Photos,
 )
 
@@ -110,7 +110,7 @@ class ClipTeacher(ClipParts):
 
         Words that are none score 0. For a teacher that is asked for `clip_words`, chosen by what they are worth.
         """
-        one = Pass(self.clips, collate(self.inputs(rows)).to(self.clips.scorer.device))
+        one = ClipBatch(self.clips, collate(self.inputs(rows)).to(self.clips.scorer.device))
         self.compute(one)
         (words,) = [member for member in self.members if isinstance(member, ClipWords)]
         return words.scores(one)

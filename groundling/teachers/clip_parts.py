@@ -148,7 +148,7 @@ class Clips(NamedTuple):
         ]
 
 
-class Pass:
+class ClipBatch:
     """One batch of inputs, whose texts each model reads at most once for all parts of a teacher."""
 
     def __init__(self, clips: Clips, batch: Batch) -> None:
@@ -189,7 +189,7 @@ class ClipPart(Teacher):
         """Inputs with what this part reads of their rows."""
         return inputs
 
-    def compute(self, one: Pass) -> dict[str, Tensor]:
+    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """Its features, by name; abstract."""
         raise NotImplementedError
 
@@ -235,7 +235,7 @@ class ClipPart(Teacher):
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """Its features of a batch, by name; see `ClipTeacher`."""
-        found = self.compute(Pass(self.clips, batch.to(self.clips.scorer.device)))
+        found = self.compute(ClipBatch(self.clips, batch.to(self.clips.scorer.device)))
         return {name: found[name] for name in self.made}
 
     def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -288,7 +288,7 @@ class ClipImages(ClipPart):
             out.append(one)
         return out
 
-    def compute(self, one: Pass) -> dict[str, Tensor]:
+    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """Unit-length features (U, E); a picture that several inputs share is read once."""
         found = {}
         if self.by_own:
@@ -322,7 +322,7 @@ class ClipTexts(ClipPart):
             inputs = self.clips.with_own_text(inputs, texts)
         return self.clips.with_scorer_text(inputs, texts) if self.by_scorer else inputs
 
-    def compute(self, one: Pass) -> dict[str, Tensor]:
+    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """Unit-length features (U, E)."""
         found = {}
         if self.by_own:
@@ -399,19 +399,19 @@ class ClipWords(ClipPart):
         numbers[: len(chosen)] = chosen
         return numbers
 
-    def compute(self, one: Pass) -> dict[str, Tensor]:
+    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """Numbers (U, M) of the words that matter most, and their features (U, M, E)."""
         states, _ = one.own_text
         chosen = one.found["clip_word"] if not self.ranks else self._selected(one)
         return {"clip_word": chosen, "clip_words": self._features(one.batch, states, chosen)}
 
-    def _selected(self, one: Pass) -> Tensor:
+    def _selected(self, one: ClipBatch) -> Tensor:
         """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
         words = self.options.words
         chosen = [self._numbers(select(*scores, words)) for scores in self.scores(one)]
         return torch.from_numpy(np.stack(chosen)).to(one.batch.device)
 
-    def scores(self, one: Pass) -> list[tuple[np.ndarray, np.ndarray]]:
+    def scores(self, one: ClipBatch) -> list[tuple[np.ndarray, np.ndarray]]:
         """Scores (K,) of each row's words and which are candidates (K,) bool; raises InputError as `_selected`."""
         is_candidate = one.batch.features["candidate"].cpu().numpy()
         importance = one.batch.features["importance"].cpu().numpy()
@@ -427,7 +427,7 @@ class ClipWords(ClipPart):
             found.append((token_scores(cosines[row], importance[row], candidates), candidates))
         return found
 
-    def _relevance(self, one: Pass) -> Tensor:
+    def _relevance(self, one: ClipBatch) -> Tensor:
         """The cosine (U, K) of each row's image and each of its raw words."""
         batch, scorer = one.batch, self.clips.scorer
         count = batch.features["candidate"].shape[1]
@@ -517,7 +517,7 @@ class ClipScores(ClipPart):
                 rows = []
         self.clusters = kmeans_1d(np.concatenate(found), self.sure_of.classes)
 
-    def compute(self, one: Pass) -> dict[str, Tensor]:
+    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """The scaled cosine (U,), and the largest share (U,) of the softmax over the answers."""
         found = {}
         image = one.found[self.clips.scored_image]
@@ -582,7 +582,7 @@ class ClipParts(ClipPart):
             inputs = one.extend(inputs, rows)
         return inputs
 
-    def compute(self, one: Pass) -> dict[str, Tensor]:
+    def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """All members' features."""
         for member in self.members:
             one.found |= member.compute(one)

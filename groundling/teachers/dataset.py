@@ -22,7 +22,7 @@ from groundling.data.samples import Samples
 from groundling.data.shards import (
     Facts,
     Index,
-    Part,
+    ProcessRank,
     Record,
     ShardStore,
     ShardWriter,
@@ -149,7 +149,7 @@ class OnDisk:
         self.store = ShardStore(self.folder, "input of a teacher")
 
     def _fill(self, ids: Sequence[str], make: Make, what: str, state: PartialState) -> None:
-        part = Part(state.process_index, state.num_processes)
+        part = ProcessRank(state.process_index, state.num_processes)
         writer = ShardWriter(self.folder, self.key, part)
         written = writer.written()
         wanted = set(ids)

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Classify, Form
+from groundling.core.output_types import Classify, Form, OpenAnswer
 from groundling.core.registry import built, is_outside
 from groundling.core.rng import seed_of
 from groundling.data.text.keywords import Keywords
@@ -134,7 +134,7 @@ def _is_extractor(value: object) -> TypeGuard[Keywords]:
 
 def _sure_of(form: Form | None) -> Answers | Anchors:
     """What a teacher can be sure of in a task; raises InputError for one without answers."""
-    if isinstance(form, Answer):
+    if isinstance(form, OpenAnswer):
         return Answers(tuple(text for text in form.labels if text not in form.never))
     if isinstance(form, Classify):
         return Anchors(len(form.labels))

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.batch import Batch, Example, Sample, TextRow, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import Samples, TextSamples, WindowInput
@@ -228,11 +228,11 @@ class FrozenCopy(Teacher):
 
 def _identity(sample: Sample) -> str:
     """Equal for texts that the teacher reads alike: the same pieces in the same raw words."""
-    row: Row = needed(sample.clip, "clip", "a teacher of texts")
+    row: TextRow = needed(sample.clip, "clip", "a teacher of texts")
     words = needed(sample.words, "words", "a teacher of texts")
     return hashlib.blake2b(row.ids.tobytes() + b"|" + words.tobytes(), digest_size=16).hexdigest()
 
 
-def _text_identity(text: Row) -> str:
+def _text_identity(text: TextRow) -> str:
     """Equal for texts of the same pieces."""
     return hashlib.blake2b(text.ids.tobytes(), digest_size=16).hexdigest()

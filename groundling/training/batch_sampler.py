@@ -16,7 +16,7 @@ from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.core.registry import fitting
 from groundling.core.rng import generator
-from groundling.data.samples import Samples, Section
+from groundling.data.samples import Samples, Subset
 from groundling.objectives import Objective, in_order
 from groundling.settings.inputs import Weighted
 from groundling.settings.training import TrainConfig
@@ -29,7 +29,7 @@ BUCKET = 8192
 
 @documented
 @dataclass(frozen=True)
-class Source:
+class DataSource:
     """A data set of a run, how often it is drawn relative to others, and which objectives score its batches."""
 
     samples: Samples
@@ -56,7 +56,9 @@ class Source:
             )
 
 
-def sectioned(source: Source, bounds: Sequence[int], files: Sequence[Weighted]) -> list[Source]:
+def sectioned(
+    source: DataSource, bounds: Sequence[int], files: Sequence[Weighted]
+) -> list[DataSource]:
     """A source of several files as one for each, drawn by weight; the source as it is, if files have no weights.
 
     `bounds` (files + 1) is where each file's samples begin, and the end.
@@ -67,7 +69,7 @@ def sectioned(source: Source, bounds: Sequence[int], files: Sequence[Weighted]) 
     return [
         replace(
             source,
-            samples=Section(source.samples, start, stop),
+            samples=Subset(source.samples, start, stop),
             ratio=source.ratio * each.weight / total,
             name=f"{source.name}: {each.file}",
         )
@@ -75,7 +77,7 @@ def sectioned(source: Source, bounds: Sequence[int], files: Sequence[Weighted]) 
     ]
 
 
-def epoch_steps(sources: Sequence[Source], batch: int) -> float:
+def epoch_steps(sources: Sequence[DataSource], batch: int) -> float:
     """Optimizer steps in which the counted samples come up once, each data set taken once however often it is listed.
 
     UNITER lists one data set four times, once for each objective; a source that does not count takes its share of the
@@ -84,7 +86,7 @@ def epoch_steps(sources: Sequence[Source], batch: int) -> float:
     return _epoch_steps(sources, [len(source.samples) for source in sources], batch)
 
 
-def _epoch_steps(sources: Sequence[Source], amounts: Sequence[int], unit: int) -> float:
+def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: int) -> float:
     """The same, of so many samples or batches in each source, `unit` of which are a step."""
     pairs = zip(sources, amounts, strict=True)
     different = {id(source.samples): amount for source, amount in pairs if source.counts}
@@ -108,7 +110,9 @@ class Draw(NamedTuple):
 class Steps:
     """Every step's source, drawn by ratio, and how often it was drawn before; sub-classes say which samples."""
 
-    def __init__(self, sources: Sequence[Source], steps: int, seed: int, per_epoch: float) -> None:
+    def __init__(
+        self, sources: Sequence[DataSource], steps: int, seed: int, per_epoch: float
+    ) -> None:
         """`per_epoch` is the number of steps in an epoch of the counted samples."""
         self.sources = sources
         self.steps = steps
@@ -143,10 +147,10 @@ def check_batch(source: object, count: int, batch: int) -> None:
         )
 
 
-class Plan(Steps):
+class SamplePlan(Steps):
     """Steps of so many samples; within a source, shuffled epochs bucketed by length."""
 
-    def __init__(self, sources: Sequence[Source], batch: int, steps: int, seed: int) -> None:
+    def __init__(self, sources: Sequence[DataSource], batch: int, steps: int, seed: int) -> None:
         """`batch` samples per optimizer step; what does not fill a batch is left out, differently each epoch.
 
         Raises InputError if a source has fewer samples than a batch.
@@ -200,7 +204,7 @@ class TokenPlan(Steps):
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[DataSource],
         epochs: Sequence[TokenEpochs],
         places: int,
         steps: int,
@@ -226,7 +230,7 @@ class TokenEpochs:
     """
 
     def __init__(
-        self, source: Source, number: int, tokens: int, seed: int, swapped: bool = False
+        self, source: DataSource, number: int, tokens: int, seed: int, swapped: bool = False
     ) -> None:
         """The `number`-th source of a run; `swapped`: an objective exchanges regions or CLIP texts between samples.
 
@@ -301,12 +305,15 @@ class TokenEpochs:
 
 
 def planned(
-    sources: Sequence[Source], objectives: Sequence[Objective], config: TrainConfig, processes: int
+    sources: Sequence[DataSource],
+    objectives: Sequence[Objective],
+    config: TrainConfig,
+    processes: int,
 ) -> Steps:
     """The steps of a run on so many processes; raises InputError if the data do not make one."""
     if not config.batch_tokens:
         steps = config.steps or steps_of(sources, config.batch, config.epochs)
-        return Plan(sources, config.batch, steps, config.seed)
+        return SamplePlan(sources, config.batch, steps, config.seed)
     places = config.accumulate * processes
     epochs = []
     for number, source in enumerate(sources):
@@ -317,7 +324,7 @@ def planned(
     return TokenPlan(sources, epochs, places, steps, config.seed)
 
 
-def steps_of(sources: Sequence[Source], batch: int, epochs: float) -> int:
+def steps_of(sources: Sequence[DataSource], batch: int, epochs: float) -> int:
     """Whole optimizer steps in so many epochs, at least one."""
     return _whole_steps(epoch_steps(sources, batch), epochs)
 
@@ -364,7 +371,7 @@ class Feed(Dataset[Batch]):
             samples += self.samples(source.beside, others, draw.epoch, active)
         return collate(samples)
 
-    def _beside(self, source: Source, indices: np.ndarray, epoch: int) -> np.ndarray:
+    def _beside(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
         """What stands beside samples of a source, drawn for each of them by its own key: (each * len(indices),)."""
         count = len(needed(source.beside, "beside", source.name))
         keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
@@ -449,6 +456,6 @@ class Neighbours:
         return int(self.order[start + rng.integers(width)])
 
 
-def scores(source: Source, objective: Objective) -> bool:
+def scores(source: DataSource, objective: Objective) -> bool:
     """Whether an objective sees a source's batches."""
     return source.objectives is None or objective.name in source.objectives

@@ -186,7 +186,7 @@ def write_answers(answers: Scores, task: Task, split: str, folder: Path) -> None
         write_whole(folder / server_file, text)
 
 
-class _Answer(NamedTuple):
+class _ExampleScores(NamedTuple):
     """What a process says of one example."""
 
     place: int
@@ -214,7 +214,7 @@ def evaluate(
     model.eval()
     objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
-    answers: list[_Answer] = []
+    answers: list[_ExampleScores] = []
     starts = range(state.process_index * batch, len(order), batch * state.num_processes)
     for start in followed(starts, f"evaluating {task.name}", "batch"):
         chosen = [int(index) for index in order[start : start + batch]]
@@ -247,7 +247,7 @@ def _answers(
     device: torch.device,
     indices: Sequence[int],
     samples: Sequence[Sample],
-) -> list[_Answer]:
+) -> list[_ExampleScores]:
     """A batch's answers."""
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
@@ -263,7 +263,7 @@ def _answers(
     dropped = [sample.dropped for sample in samples]
     left_out = [sample.left_out for sample in samples]
     said = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
-    return [_Answer(*row) for row in zip(*said, dropped, left_out, strict=True)]
+    return [_ExampleScores(*row) for row in zip(*said, dropped, left_out, strict=True)]
 
 
 def joined(parts: Sequence[Scores], task: Task) -> Scores:

@@ -24,9 +24,9 @@ from groundling.runs.folder import read_log
 from groundling.runs.progress import followed, say_notes
 from groundling.settings.training import Examining, TrainConfig
 from groundling.teachers import Teacher, add_features
-from groundling.training.batch_sampler import Corruption, Source, scores
+from groundling.training.batch_sampler import Corruption, DataSource, scores
 from groundling.training.evaluation import Exam
-from groundling.training.loop import Step, counted
+from groundling.training.loop import ModelWithObjectives, counted
 
 # What objectives lose who guess: by how frequent each answer is, or by the mean, without any look at the input.
 
@@ -195,7 +195,7 @@ class HeldOut:
 
     what: str
     """What messages call its samples, e.g. `texts`."""
-    sources: Sequence[Source]
+    sources: Sequence[DataSource]
     """The data, and which objectives score each; their ratios have no part."""
     model: nn.Module
     objectives: Sequence[Objective]
@@ -238,7 +238,7 @@ class HeldOut:
         The model is asked in evaluation mode; neither that mode nor the training's random state outlasts it.
         """
         was_training = self.model.training
-        step = Step(self.model, self.objectives)
+        step = ModelWithObjectives(self.model, self.objectives)
         step.eval()
         device = self._device()
         with torch.no_grad(), torch.random.fork_rng([device] if device.type == "cuda" else []):
@@ -269,7 +269,7 @@ class HeldOut:
                     found.add(objective.scored_against(batch))
         return found.levels()
 
-    def _share(self, step: Step, device: torch.device) -> _Share:
+    def _share(self, step: ModelWithObjectives, device: torch.device) -> _Share:
         """What this process's samples add."""
         share = _Share(defaultdict(float), defaultdict(int), {})
         corruption = Corruption(self.training.seed)
@@ -291,7 +291,7 @@ class HeldOut:
                 share.weights[term] = step.weight(term, warm)
         return share
 
-    def _passes(self) -> list[tuple[Source, np.ndarray]]:
+    def _passes(self) -> list[tuple[DataSource, np.ndarray]]:
         """This process's samples in every pass: equal lengths together, no pass much smaller than the others.
 
         Contrastive losses depend on what stands in a pass, so that it is the same on any number of processes.

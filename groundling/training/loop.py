@@ -33,16 +33,16 @@ from groundling.runs.jobs import on_processor
 from groundling.runs.progress import Progress
 from groundling.settings.training import TrainConfig
 from groundling.teachers import FiniteCheck, Teacher, add_features
-from groundling.training.batch_sampler import Feed, Source, Steps, planned, scores
+from groundling.training.batch_sampler import DataSource, Feed, Steps, planned, scores
 from groundling.training.evaluation import Exam
-from groundling.training.inner_steps import InnerStep, MicroStep, Once, Outcome, Terms
+from groundling.training.inner_steps import ForwardOutput, InnerStep, MicroStep, Once, Terms
 from groundling.training.optimizers import clip_each, optimizer_of, set_rates
 
 MOST_WORKERS = 4
 """Data-loading processes that are started unasked."""
 
 
-class Step(nn.Module):
+class ModelWithObjectives(nn.Module):
     """A model and its objectives as one module, so that DDP sees every parameter that trains."""
 
     def __init__(self, model: nn.Module, objectives: Sequence[Objective]) -> None:
@@ -58,7 +58,7 @@ class Step(nn.Module):
         # A function of its own: a compiled module would be a part of this one, and be saved under its name.
         self.compiled = torch.compile(self.model.__call__, dynamic=True)
 
-    def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> Outcome:
+    def forward(self, batch: Batch, active: Sequence[str], compared: bool = False) -> ForwardOutput:
         """One pass: the model runs once, then every active objective's head, then their losses.
 
         Heads are returned if they are `compared`: DDP expects a gradient through everything that is returned.
@@ -86,10 +86,10 @@ class Step(nn.Module):
             self.scored_by.update(dict.fromkeys(scored, objective))
             terms.update(scored)
         if not compared:
-            return Outcome(terms, {})
+            return ForwardOutput(terms, {})
         named = {objective.name: objective for objective in scoring}
         logits = {name: named[name].distributions(answer) for name, answer in heads.items()}
-        return Outcome(terms, logits)
+        return ForwardOutput(terms, logits)
 
     def weight(self, term: str, step: int) -> float:
         """Weight of a term at an optimizer step, as its objective says; 1 for a term of the inner step's own."""
@@ -100,7 +100,7 @@ class Step(nn.Module):
 def train(
     model: nn.Module,
     objectives: Sequence[Objective],
-    data: Samples | Sequence[Source],
+    data: Samples | Sequence[DataSource],
     config: TrainConfig,
     out: str | Path,
     *,
@@ -110,14 +110,14 @@ def train(
 ) -> dict[str, object]:
     """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
 
-    `data` is one data set or several `Source`s, one of which is drawn per step. `teachers` are live ones, whose inputs
-    the data carries (`TeacherDataset`); they are neither saved nor trained. `inner` runs each micro-batch's passes,
-    such as those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step
+    `data` is one data set or several `DataSource`s, one of which is drawn per step. `teachers` are live ones, whose
+    inputs the data carries (`TeacherDataset`); they are neither saved nor trained. `inner` runs each micro-batch's
+    passes, such as those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step
     whose weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which
     the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
     `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
     """
-    sources = list(data) if isinstance(data, Sequence) else [Source(data)]
+    sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
     inner = Once() if inner is None else inner
     with _quiet_writer():
         training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
@@ -160,7 +160,7 @@ class _Training:
         self,
         model: nn.Module,
         objectives: Sequence[Objective],
-        sources: Sequence[Source],
+        sources: Sequence[DataSource],
         config: TrainConfig,
         out: Path,
         teachers: Sequence[Teacher],
@@ -178,7 +178,7 @@ class _Training:
         _check_names(objectives)
         _check_needs(sources, objectives, config)
         self.plan = planned(sources, objectives, config, self.accelerator.num_processes)
-        self.module = Step(model, objectives).to(self.accelerator.device)
+        self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
         if config.compile:
             self.module.compile_model()
         self.optimizer = optimizer_of(self.module, config)
@@ -439,7 +439,7 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
 
 
 def _check_needs(
-    sources: Sequence[Source], objectives: Sequence[Objective], config: TrainConfig
+    sources: Sequence[DataSource], objectives: Sequence[Objective], config: TrainConfig
 ) -> None:
     """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
     for source in sources:
@@ -490,7 +490,7 @@ def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -
     return norm
 
 
-def _different(sources: Sequence[Source]) -> list[Source]:
+def _different(sources: Sequence[DataSource]) -> list[DataSource]:
     """Sources of different samples: UNITER lists one data set once for each objective."""
     return list({id(source.samples): source for source in sources}.values())
 

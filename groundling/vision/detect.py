@@ -14,8 +14,8 @@ from transformers import AutoModelForObjectDetection
 
 from groundling.core.errors import InputError, first_line
 from groundling.data.regions.annotations import (
+    BoxAnnotation,
     Detection,
-    Note,
     are_detections,
     class_names,
     metadata,
@@ -193,7 +193,7 @@ class _Known:
         self.files: dict[Hashable, str] = {}
         self.listed: set[str] = set()
         self.sizes: dict[Hashable, tuple[int, int]] = {}
-        self.notes: dict[Hashable, list[Note]] = {}
+        self.notes: dict[Hashable, list[BoxAnnotation]] = {}
         self.names: dict[int, str] = {}
         self.detected: set[Hashable] = set()
 
@@ -229,7 +229,7 @@ class _Known:
                 file = f"COCO_train2014_{one.image:012d}.jpg"
                 self.files.setdefault(one.image, file)
                 self.sizes.setdefault(one.image, (0, 0))
-            box = Note(one.corners.tolist(), one.category, one.score)
+            box = BoxAnnotation(one.corners.tolist(), one.category, one.score)
             self.notes.setdefault(one.image, []).append(box)
             self.detected.add(one.image)
 
@@ -251,7 +251,7 @@ class _Known:
             )
 
 
-def _boxes(notes: Sequence[Note], place: Mapping[int, int]) -> Boxes:
+def _boxes(notes: Sequence[BoxAnnotation], place: Mapping[int, int]) -> Boxes:
     """An image's boxes in pixels, the most confident first; `place`: number of a class by its id."""
     ordered = sorted(notes, key=lambda note: -note.confidence)
     return Boxes(

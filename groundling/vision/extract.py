@@ -28,8 +28,8 @@ from groundling.data.images import (
     unread_images,
 )
 from groundling.data.regions.annotations import metadata
-from groundling.data.regions.store import Found, RegionsInMemory, RegionWriter, storable
-from groundling.data.shards import Part
+from groundling.data.regions.store import ImageRegions, RegionsInMemory, RegionWriter, storable
+from groundling.data.shards import ProcessRank
 from groundling.models.loading import load_config, load_processor, load_weights, weights_sha256
 from groundling.runs.progress import Progress
 from groundling.settings.inputs import Extraction, Finding
@@ -248,12 +248,12 @@ class Extractor:
 
     def __call__(
         self, images: Sequence[tuple[str, Picture]], progress: Progress | None = None
-    ) -> tuple[list[Found], list[str]]:
+    ) -> tuple[list[ImageRegions], list[str]]:
         """Regions of images in their order, and what was skipped; images of one size go through together.
 
         `progress` counts images.
         """
-        regions: dict[str, Found] = {}
+        regions: dict[str, ImageRegions] = {}
         skipped: list[str] = []
         for start in range(0, len(images), self.extraction.batch):
             sizes: dict[tuple[int, int], list[Ready]] = {}
@@ -285,7 +285,7 @@ class Extractor:
         known = self.annotations[picture.relative_to(self.extraction.images).as_posix()]
         return Ready(name, image, known.on(image.size))
 
-    def _together(self, ready: Sequence[Ready]) -> list[Found]:
+    def _together(self, ready: Sequence[Ready]) -> list[ImageRegions]:
         """The regions of images of one size."""
         images = [one.image for one in ready]
         boxes = [one.boxes for one in ready if one.boxes is not None]
@@ -301,7 +301,7 @@ class Extractor:
         features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
         regions = []
         for one, of_image, numbers in zip(ready, boxes, features, strict=True):
-            found = Found(
+            found = ImageRegions(
                 id=one.id,
                 size=one.image.size,
                 boxes=of_image.boxes,
@@ -360,7 +360,7 @@ class Extracted(NamedTuple):
     """Images that were left out before any was read, with reasons."""
 
 
-def extract(extraction: Extraction, folder: str | Path, part: Part) -> Extracted:
+def extract(extraction: Extraction, folder: str | Path, part: ProcessRank) -> Extracted:
     """Write every shard of a store in `folder` that belongs to `part` and is missing."""
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
@@ -423,7 +423,7 @@ class Finder:
     def __call__(self, photos: Mapping[str, Picture]) -> tuple[RegionsInMemory, dict[str, str]]:
         """Regions of photos, by their id; and what is wrong with those that have none, by id."""
         found, skipped = self.extractor(list(photos.items()))
-        kept: list[Found] = []
+        kept: list[ImageRegions] = []
         for image in found:
             try:
                 kept.append(storable(image))

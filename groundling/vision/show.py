@@ -15,7 +15,7 @@ from groundling.core.batch import RegionRow
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, as_keywords, naming
 from groundling.data.image_samples import files_below, only
-from groundling.data.images import Names, is_picture, read_picture, stem
+from groundling.data.images import NameLookup, is_picture, read_picture, stem
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_json
 
@@ -81,7 +81,7 @@ def _id_in(store: RegionStore, image: str) -> str:
     """The id that is meant by an id, a file's name or its path."""
     if image in store:
         return image
-    fitting = Names(store.ids).find(stem(image))
+    fitting = NameLookup(store.ids).find(stem(image))
     if len(fitting) > 1:
         raise InputError(f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more")
     if fitting:
@@ -99,7 +99,7 @@ def _photo(store: RegionStore, image: str, folder: str) -> Path:
     if not Path(folder).is_dir():
         raise InputError(f"{folder}: no such folder of photos; pass --images FOLDER")
     files = files_below(Path(folder))
-    fitting: Collection[str] = [image] if image in files else Names(files).find(image)
+    fitting: Collection[str] = [image] if image in files else NameLookup(files).find(image)
     if not fitting:
         raise InputError(f"{folder}: no photo of {image!r}; pass --images FOLDER, where it is")
     with naming(folder):

@@ -13,7 +13,7 @@ from groundling.models.adapters import AdapterHead
 from groundling.models.formats import Kind, Student, Viewed
 from groundling.models.hub import CNN
 from groundling.models.multimodal_embeddings import Join
-from groundling.models.task_heads import RawFirst, Reading, TaskHead, plain_head
+from groundling.models.task_heads import HeadContext, RawFirst, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.settings.fields import refuse_given
 from groundling.settings.inputs import Joining
@@ -97,15 +97,15 @@ def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") 
     `raw` one is asked of another model than a text encoder.
     """
     if name == ADAPTER:
-        return AdapterHead(Reading(student.sizes, form))
+        return AdapterHead(HeadContext(student.sizes, form))
     if name == RAW:
         if not isinstance(student, TextEncoder):
             raise InputError("--raw-first reads a text encoder; this model is none")
-        return RawFirst(Reading(student.sizes, form))
+        return RawFirst(HeadContext(student.sizes, form))
     if not isinstance(student, SingleStream):
-        return plain_head(Reading(student.sizes, form))
+        return plain_head(HeadContext(student.sizes, form))
     table = student.word_embeddings().weight
-    reading = Reading(student.sizes, form, student.text.tokenizer, table)
+    reading = HeadContext(student.sizes, form, student.text.tokenizer, table)
     if name == PLAIN:
         return plain_head(reading)
     heads = design_of(student, design).heads

@@ -246,7 +246,7 @@ BERT = {part: f"text.encoder.{part}" for part in ("embeddings.", "encoder.", "po
 
 @documented
 @dataclass(frozen=True)
-class Names:
+class WeightNames:
     """How a code base names its weights; of several prefixes that fit, the longest counts."""
 
     outer: tuple[str, ...]
@@ -265,7 +265,9 @@ class Names:
         return name
 
 
-def renamed(weights: Mapping[str, Tensor], names: Names) -> tuple[dict[str, Tensor], list[str]]:
+def renamed(
+    weights: Mapping[str, Tensor], names: WeightNames
+) -> tuple[dict[str, Tensor], list[str]]:
     """Weights (...) by the names of `SingleStream`, and the names of those dropped.
 
     Raises InputError on an unknown name.
@@ -290,7 +292,7 @@ def renamed(weights: Mapping[str, Tensor], names: Names) -> tuple[dict[str, Tens
 
 
 def load_released_weights(
-    model: SingleStream, source: str | Path | Mapping[str, Tensor], names: Names
+    model: SingleStream, source: str | Path | Mapping[str, Tensor], names: WeightNames
 ) -> list[str]:
     """Fill `model` from a file, a folder or weights (...) by name, strictly; what is dropped is printed and returned.
 

@@ -11,15 +11,15 @@ from tokenizers import Encoding
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Example, Row, Sizes, Tags, needed, sent
+from groundling.core.batch import Batch, Encoded, Example, Sizes, Tags, TextRow, needed, sent
 from groundling.core.errors import InputError
 from groundling.data.samples import Pieces, TextInput, texts_of
 from groundling.data.text.words import word_of
 from groundling.models.multimodal_embeddings import Join, add_types, check_segments, fresh
 from groundling.models.task_heads import (
     EachRegionTransformed,
+    HeadContext,
     ImagesApart,
-    Reading,
     TaskHead,
     answer,
     block,
@@ -30,7 +30,7 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
-from groundling.vision_language.single_stream import BERT, Names, SingleStream
+from groundling.vision_language.single_stream import BERT, SingleStream, WeightNames
 
 PERSONS = tuple(f"person_{number}" for number in range(81))
 """Words that VCR adds: what a tag that names a person becomes, by its number; other tags stay names of classes.
@@ -176,7 +176,7 @@ class _PooledTwiceAsWide(TaskHead):
 
     activation: type[nn.Module] = nn.GELU
 
-    def __init__(self, reading: Reading) -> None:
+    def __init__(self, reading: HeadContext) -> None:
         """Raises InputError if the model has no pooler."""
         super().__init__()
         width = reading.sizes.pooled
@@ -211,7 +211,7 @@ class RegionAmongAll(EachRegionTransformed):
     loss = "ce"
     norm = True
 
-    def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.0) -> None:
         """`dropout` before the last Linear, of which the release has none."""
         super().__init__(reading, dropout)
 
@@ -275,7 +275,7 @@ DESIGN = Design(
     vocabulary="bert-base-cased",
 )
 
-RELEASED = Names(
+RELEASED = WeightNames(
     outer=("module.", "bert.", "uniter."),
     renamed={
         "img_embeddings.img_linear.": "join.feature.",
@@ -341,7 +341,7 @@ class PartInput(TextInput):
 
     def rows(
         self, examples: Sequence[Example], words: Sequence[tuple[np.ndarray, ...]]
-    ) -> list[tuple[Row, int]]:
+    ) -> list[tuple[TextRow, int]]:
         """A row for each example and the number of pieces cut off the ends of its longest parts.
 
         `words` (K, 2) are each text's spans. Raises InputError for a text of more parts than the model knows, or
@@ -357,7 +357,7 @@ class PartInput(TextInput):
             rows.append(self._closed(example.id, parts, first))
         return rows
 
-    def row_of(self, pieces: Pieces) -> tuple[Row, int]:
+    def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
         """The row of one text of one part, and how many pieces are cut off."""
         return self._closed("a text", [pieces], 1)
 
@@ -396,7 +396,7 @@ class PartInput(TextInput):
             kept[inside[1:]] = False
         return ids, kept
 
-    def _closed(self, name: str, parts: list[Pieces], first: int) -> tuple[Row, int]:
+    def _closed(self, name: str, parts: list[Pieces], first: int) -> tuple[TextRow, int]:
         """A row of [CLS] and parts, each with its [SEP], of which the `first` are of the first text."""
         if len(parts) > self.most:
             raise InputError(
@@ -423,7 +423,7 @@ class PartInput(TextInput):
         stands_in = np.repeat(np.arange(len(parts)), lengths + 1)
         types = np.concatenate([[0], stands_in >= first])
         special = np.concatenate([[True], *(np.arange(length + 1) == length for length in lengths)])
-        row = Row(
+        row = TextRow(
             ids=np.concatenate(ids).astype(np.int64),
             special=special,
             word=np.concatenate(word).astype(np.int64),

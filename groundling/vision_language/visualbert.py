@@ -16,8 +16,8 @@ from groundling.core.batch import Batch, Encoded, Example, needed
 from groundling.core.errors import InputError
 from groundling.models.formats import Kind
 from groundling.models.loading import load_config, load_tokenizer
-from groundling.models.multimodal_embeddings import Join, Look, fresh
-from groundling.models.task_heads import MaskWord, Reading, answer
+from groundling.models.multimodal_embeddings import Join, RegionPooling, fresh
+from groundling.models.task_heads import HeadContext, MaskWord, answer
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
@@ -25,8 +25,8 @@ from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
 from groundling.vision_language.single_stream import (
     BERT,
-    Names,
     SingleStream,
+    WeightNames,
     load_released_weights,
 )
 
@@ -74,7 +74,7 @@ class VisualBertJoin(Join):
     """
 
     kind = "visualbert"
-    from_pixels = Look(bins=7, dilation=1)
+    from_pixels = RegionPooling(bins=7, dilation=1)
 
     def __init__(
         self,
@@ -152,12 +152,12 @@ def visualbert(
     return SingleStream(bert, tokenizer, join, early)
 
 
-class MaskedAnswer(MaskWord):
+class VisualBertVqaHead(MaskWord):
     """VQA: dropout and one Linear at a [MASK] behind the question; Kullback-Leibler divergence (release, vqa model)."""
 
     loss = "kl"
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the Linear."""
         super().__init__(reading)
         self.dropout = nn.Dropout(dropout)
@@ -195,11 +195,11 @@ DESIGN = Design(
     build=visualbert,
     phase=Phase(objectives, pairs=True),
     task_phase=Phase(task_objectives, tags=True, judged=True),
-    heads={"vqa": MaskedAnswer},
+    heads={"vqa": VisualBertVqaHead},
     vocabulary="bert-base-uncased",
 )
 
-RELEASED = Names(
+RELEASED = WeightNames(
     # Of processes, of HF's model with heads, of the authors' models.
     outer=("module.", "visual_bert.", "bert.", "bert."),
     renamed={

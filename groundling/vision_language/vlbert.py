@@ -12,16 +12,16 @@ from transformers import BertModel, PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Encoded, Example, Regions, Tags, Tokens, needed
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Classify, Form, Pick
+from groundling.core.output_types import Classify, Form, OpenAnswer, Pick
 from groundling.core.rng import generator
 from groundling.data.text.words import rewritten
-from groundling.models.multimodal_embeddings import Join, Look, add_types, check_segments
+from groundling.models.multimodal_embeddings import Join, RegionPooling, add_types, check_segments
 from groundling.models.task_heads import (
     EachRegionTransformed,
     FirstPosition,
+    HeadContext,
     ImagesApart,
     MaskWord,
-    Reading,
     answer,
     block,
 )
@@ -31,7 +31,7 @@ from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language import Design, Phase
-from groundling.vision_language.single_stream import Names, SingleStream
+from groundling.vision_language.single_stream import SingleStream, WeightNames
 
 
 def sinusoids(boxes: Tensor) -> Tensor:
@@ -61,7 +61,7 @@ class VLBertJoin(Join):
     """
 
     kind = "vlbert"
-    from_pixels = Look(bins=14, dilation=2)
+    from_pixels = RegionPooling(bins=14, dilation=2)
     after = 2
     whole = True
     last_pixel = True
@@ -159,19 +159,19 @@ def vlbert(
     return SingleStream(bert, tokenizer, VLBertJoin(bert, width, pixels))
 
 
-class MaskedAnswer(MaskWord):
+class VLBertVqaHead(MaskWord):
     """VQA: the masked-LM head's transform at a [MASK] as second text; binary cross-entropy (release, vqa)."""
 
     loss = "bce"
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """The last Linear starts with the mean word embedding of each answer's pieces (release)."""
         super().__init__(reading)
         width = reading.sizes.text
         self.between = block(width, width, nn.GELU())
         self.dropout = nn.Dropout(dropout)
         self.classify = answer(width, reading.outputs)
-        if reading.table is not None and isinstance(reading.form, Answer):
+        if reading.table is not None and isinstance(reading.form, OpenAnswer):
             rows = answer_rows(reading.form.labels, reading, reading.table.detach())
             self.classify.weight.data.copy_(rows)
 
@@ -193,7 +193,7 @@ class MaskedAnswer(MaskWord):
         return outputs
 
 
-def answer_rows(answers: Sequence[str], reading: Reading, table: Tensor) -> Tensor:
+def answer_rows(answers: Sequence[str], reading: HeadContext, table: Tensor) -> Tensor:
     """Of each answer (outputs, E), the mean of its pieces' rows of `table` (vocabulary, E); zeros if it has none."""
     tokenizer = needed(reading.tokenizer, "tokenizer", "a head that starts from words")
     pieces: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
@@ -231,7 +231,7 @@ class ChoiceByItself(FirstPosition):
     turns_words = False  # the release does not, although it mirrors the pictures
     segments = True
 
-    def __init__(self, reading: Reading, dropout: float = 0.1) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear, which starts as Xavier's (release)."""
         super().__init__(reading, dropout)
         nn.init.xavier_uniform_(self.classify.weight)
@@ -287,7 +287,7 @@ class RegionByItself(EachRegionTransformed):
     loss = "bce"
     norm = False
 
-    def __init__(self, reading: Reading, dropout: float = 0.0) -> None:
+    def __init__(self, reading: HeadContext, dropout: float = 0.0) -> None:
         """`dropout` before the last Linear; both Linears start as Xavier's (release)."""
         super().__init__(reading, dropout)
         for linear in (self.between[0], self.classify):
@@ -324,7 +324,7 @@ DESIGN = Design(
     build=vlbert,
     phase=Phase(objectives),
     heads={
-        "vqa": MaskedAnswer,
+        "vqa": VLBertVqaHead,
         "vcr": ChoiceByItself,
         "vcr/answer": ChoiceByItself,
         "vcr/rationale": ChoiceByItself,
@@ -340,7 +340,7 @@ DESIGN = Design(
     vocabulary="bert-base-uncased",
 )
 
-RELEASED = Names(
+RELEASED = WeightNames(
     outer=("module.", "vlbert."),
     renamed={
         "word_embeddings.": "text.encoder.embeddings.word_embeddings.",

@@ -16,8 +16,8 @@ from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.models.attention import (
     AttentionMap,
-    Place,
     Places,
+    PositionKind,
     places_of_regions,
     places_of_text,
 )
@@ -42,7 +42,7 @@ class Told(nn.Module):
     def forward(self, batch: Batch, attention: Any) -> Encoded:
         self.runs += 1
         places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
-        inside = (places.holds != Place.PADDING).numpy()
+        inside = (places.holds != PositionKind.PADDING).numpy()
         for layer in range(self.layers):
             every = np.zeros((len(batch), self.heads, *inside.shape[1:] * 2), np.float32)
             for row, name in enumerate(batch.ids):

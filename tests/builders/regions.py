@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 
 
 def store(
@@ -29,7 +29,7 @@ def store(
         corners = np.sort(rng.random((count, 2, 2)), axis=1).reshape(count, 4)
         kinds = rng.dirichlet(np.ones(classes or 1), count)
         found.append(
-            Found(
+            ImageRegions(
                 name,
                 size,
                 corners,
@@ -47,12 +47,12 @@ def store(
     return folder
 
 
-def some(name: str, count: int = 3, width: int = 6, soft: int = 0) -> Found:
+def some(name: str, count: int = 3, width: int = 6, soft: int = 0) -> ImageRegions:
     rng = np.random.default_rng(len(name) + count)
     low = rng.uniform(0, 0.5, (count, 2))
     boxes = np.concatenate([low, low + 0.3], 1).astype(np.float32)
     classes = rng.dirichlet(np.ones(soft), count) if soft else None
-    return Found(
+    return ImageRegions(
         name,
         (40, 30),
         boxes,

@@ -6,17 +6,17 @@ import json
 from pathlib import Path
 
 from groundling.core.rng import generator
-from groundling.stats.verdict import Runs, simulate
+from groundling.stats.verdict import SeedRuns, simulate
 
 
-def both(gain: float, seed: int = 0, **noise: float) -> tuple[Runs, Runs]:
+def both(gain: float, seed: int = 0, **noise: float) -> tuple[SeedRuns, SeedRuns]:
     """A base's runs and another's, which is better by a gain."""
     return simulate(generator(seed, "test"), gain, **noise)  # type: ignore[arg-type]
 
 
 def write_runs(
     folder: Path,
-    made: Runs,
+    made: SeedRuns,
     task: str = "glue/rte",
     metric: str = "accuracy",
     graded: list[object] | None = None,

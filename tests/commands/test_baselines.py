@@ -19,7 +19,7 @@ from groundling.commands.finetune.result import Majority, beside_majority, one_a
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, collapsed
-from groundling.core.output_types import Answer, Classify, Pick, Regress
+from groundling.core.output_types import Classify, OpenAnswer, Pick, Regress
 from groundling.settings.fields import configured
 from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
@@ -88,7 +88,7 @@ def test_the_most_common_answer_is_the_trainings_and_scored_by_every_metric() ->
 
 
 def test_of_credit_numbers_and_regions() -> None:
-    form = Answer(("", "x", "y"), never=("",))
+    form = OpenAnswer(("", "x", "y"), never=("",))
     pairs = np.array([[1, 0.3], [2, 0.9], [-1, 0.0]])
     majority = Majority(task(form, SCORE), learned(pairs, pairs, 0, 0, 0))
     majority.add("val", said([0.0], [pairs]))

@@ -25,10 +25,10 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Pick
 from groundling.core.registry import instances
 from groundling.models.heads import HEADS, load_head
-from groundling.models.task_heads import Reading
+from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import changed, configured
 from groundling.tasks.vqa import VQA
-from groundling.training.batch_sampler import Plan, Source, epoch_steps, steps_of
+from groundling.training.batch_sampler import DataSource, SamplePlan, epoch_steps, steps_of
 from groundling.vision_language import Design
 from groundling.vision_language.loading import load_student
 
@@ -146,12 +146,12 @@ def test_steps_of_an_epoch() -> None:
     images: Any = range(40)
     more: Any = range(20)
     texts: Any = range(1000)
-    kinds = [Source(images, ratio) for ratio in (2, 2, 1, 1)]
+    kinds = [DataSource(images, ratio) for ratio in (2, 2, 1, 1)]
     assert epoch_steps(kinds, 4) == 10
-    assert epoch_steps([*kinds, Source(more, 3)], 4) == 15
-    assert epoch_steps([*kinds, Source(texts, 6, counts=False)], 4) == 20
-    assert steps_of([*kinds, Source(texts, 6, counts=False)], 4, 1.5) == 30
-    assert Plan(kinds, 4, 25, seed=0).covered() == 2.5
+    assert epoch_steps([*kinds, DataSource(more, 3)], 4) == 15
+    assert epoch_steps([*kinds, DataSource(texts, 6, counts=False)], 4) == 20
+    assert steps_of([*kinds, DataSource(texts, 6, counts=False)], 4, 1.5) == 30
+    assert SamplePlan(kinds, 4, 25, seed=0).covered() == 2.5
 
 
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])
@@ -192,7 +192,7 @@ def test_regions_are_classified_by_their_best_class(
     assert any("hard_regions" in line for line in log_of(tmp_path))
     model = load_student(tmp_path / "model")
     head = instances("vision_language", Design)[kind].heads["refcoco+"](
-        Reading(model.sizes, Pick())
+        HeadContext(model.sizes, Pick())
     )
     assert [load_head(tmp_path / "model", layer, name) for layer, name in head.starts()] == [
         False,

@@ -18,7 +18,7 @@ from groundling.cli import main
 from groundling.commands.data import SHOW as data_show
 from groundling.commands.data import ShowConfig
 from groundling.core.errors import InputError
-from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.runs.folder import clear_prepared
 from groundling.teachers.dataset import cache_folder
 from groundling.vision.show import COLOURS, show_regions
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Path:
     """Two images with a whole image and two objects each, made of `photos`."""
     writer = RegionWriter(tmp_path / "store")
     images = [
-        Found(
+        ImageRegions(
             id=name,
             size=(64, 48),
             boxes=BOXES,

@@ -30,7 +30,7 @@ from groundling.core.rng import generator
 from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
 from groundling.data.text.words import Lexicon, told_by_length
-from groundling.models.task_heads import RawFirst, Reading
+from groundling.models.task_heads import HeadContext, RawFirst
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
@@ -260,7 +260,7 @@ def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
     with pytest.raises(InputError, match="--raw-first reads a text encoder"):
         new_head(cross, RTE.form, RAW)
     with pytest.raises(InputError, match="--raw-first: this task's answers are not read"):
-        RawFirst(Reading(cross.sizes, Pick()))
+        RawFirst(HeadContext(cross.sizes, Pick()))
 
 
 def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.teachers import add_features
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import Feed, Plan, Source
+from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
 from groundling.training.loop import Once, train
 
 KINDS = {
@@ -382,7 +382,7 @@ def test_labels_describe_the_swapped_side(cross, taught):
         MaskedLM(cross.sizes, mask_id=4),
         Match(cross.sizes, negatives=1.0),
     ]
-    feed = Feed(Plan([Source(taught)], 16, 1, 0), objectives, 1, 0, 1)
+    feed = Feed(SamplePlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1)
     batch = feed[0]
     scored = batch.labels["clip_tokens"] != IGNORE
     assert scored.any()

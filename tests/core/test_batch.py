@@ -6,24 +6,24 @@ import numpy as np
 import pytest
 import torch
 
-from groundling.core.batch import IGNORE, Batch, Row, Sample, collate
+from groundling.core.batch import IGNORE, Batch, Sample, TextRow, collate
 from groundling.core.errors import InputError
 
 
-def text_row(*ids: int, pad: int = 9) -> Row:
+def text_row(*ids: int, pad: int = 9) -> TextRow:
     n = len(ids)
     edge = np.array([True] + [False] * (n - 2) + [True])
     word = np.array([-1, *range(n - 2), -1])
-    return Row(np.array(ids), edge, word, np.array([0] * (n - 1) + [1]), pad)
+    return TextRow(np.array(ids), edge, word, np.array([0] * (n - 1) + [1]), pad)
 
 
-def clip_row(*windows: tuple[int, ...], pad: int = 8, second: int = 9) -> Row:
+def clip_row(*windows: tuple[int, ...], pad: int = 8, second: int = 9) -> TextRow:
     """Windows of pieces; those from number `second` on belong to the second text of a pair."""
     ids = np.array([i for w in windows for i in w])
     number = np.array([n for n, w in enumerate(windows) for _ in w])
     special = np.array([t in (0, len(w) - 1) for w in windows for t in range(len(w))])
     word = np.where(special, -1, np.cumsum(~special) - 1)
-    return Row(ids, special, word, (number >= second).astype(int), pad, number)
+    return TextRow(ids, special, word, (number >= second).astype(int), pad, number)
 
 
 @pytest.fixture

@@ -45,7 +45,7 @@ from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
+from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, Once, train
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
@@ -638,7 +638,7 @@ def _seeing(model: SingleStream) -> Seeing:
 
 
 def weights(model: nn.Module, task: Supervised) -> dict[str, torch.Tensor]:
-    return {k: v.detach().clone() for k, v in Step(model, [task]).named_parameters()}
+    return {k: v.detach().clone() for k, v in ModelWithObjectives(model, [task]).named_parameters()}
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -738,7 +738,7 @@ def test_padding_does_not_change_what_a_row_is_perturbed_by(mine: Any, tuned: An
         change.text.requires_grad_()
         change.regions.requires_grad_()
         changed = replace(batch, perturbation=change)
-        Step(model, [task])(changed, ["supervised"]).terms["task"].backward()
+        ModelWithObjectives(model, [task])(changed, ["supervised"]).terms["task"].backward()
         inside = batch.text.mask[0].nonzero().max() + 1
         seen = int(batch.regions.mask[0].sum())
         gradients.append((change.text.grad[0, :inside], change.regions.grad[0, :seen]))

@@ -18,7 +18,7 @@ from builders.corpora import corpus
 from homes import put
 from tokenizers import AddedToken, Tokenizer
 
-from groundling.core.batch import Row, Sample
+from groundling.core.batch import Sample, TextRow
 from groundling.core.errors import InputError
 from groundling.data.corpora import files, prepared
 from groundling.data.corpora.files import full_blocks, plain_lines
@@ -30,7 +30,7 @@ from groundling.runs import jobs
 from groundling.runs.folder import clear_prepared
 from groundling.runs.hashing import CACHE, cache_folder
 from groundling.settings.inputs import weighted_files
-from groundling.training.batch_sampler import Plan, Source, sectioned
+from groundling.training.batch_sampler import DataSource, SamplePlan, sectioned
 
 NASTY = [
     "",
@@ -99,9 +99,9 @@ def test_raw_words_of_much_text_are_those_of_little() -> None:
     assert np.array_equal(spans_of_much(every), spans(every))
 
 
-def same_rows(one: Row | None, other: Row | None) -> None:
+def same_rows(one: TextRow | None, other: TextRow | None) -> None:
     assert (one is None) == (other is None)
-    for field in fields(Row) if one is not None else ():
+    for field in fields(TextRow) if one is not None else ():
         a, b = getattr(one, field.name), getattr(other, field.name)
         assert np.array_equal(a, b), field.name
         assert getattr(a, "dtype", None) == getattr(b, "dtype", None), field.name
@@ -401,13 +401,13 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
     files = weighted_files(words, "--text")
     text = TextInput(bert_tokenizer, 60)
     samples = corpus_samples([f.file for f in files], "lines", text, tmp_path / "t", limit=limit)
-    assert sectioned(Source(samples), samples.bounds, weighted_files(paths, "--text")) == [
-        Source(samples)
+    assert sectioned(DataSource(samples), samples.bounds, weighted_files(paths, "--text")) == [
+        DataSource(samples)
     ]
-    sources = sectioned(Source(samples, 2.0, name="--text"), samples.bounds, files)
+    sources = sectioned(DataSource(samples, 2.0, name="--text"), samples.bounds, files)
     assert sum(source.ratio for source in sources) == pytest.approx(2)
     assert [name for source in sources for name in source.samples.ids] == list(samples.ids)
-    plan = Plan(sources, 2, 400, 0)
+    plan = SamplePlan(sources, 2, 400, 0)
     drawn = Counter()
     for step in range(400):
         draw = plan[step]
@@ -417,7 +417,7 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
     shares = [drawn[number] / 400 for number in range(3)]
     assert shares == pytest.approx([1 / 6.5, 5 / 6.5, 0.5 / 6.5], abs=0.05)
     with pytest.raises(InputError, match=r"--text: .*\d0\.txt: \d+ samples are fewer"):
-        Plan(sectioned(Source(samples, name="--text"), samples.bounds, files), 31, 1, 0)
+        SamplePlan(sectioned(DataSource(samples, name="--text"), samples.bounds, files), 31, 1, 0)
 
 
 def test_a_text_that_changes_while_it_is_read_leaves_no_store(

@@ -39,7 +39,7 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
 from groundling.data.images import stem
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.store import Found, RegionStore, RegionWriter, inside
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter, inside
 from groundling.data.shards import Record, ShardWriter
 from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
@@ -413,7 +413,7 @@ def small_store(folder: Path, kinds: np.ndarray | None = None, **facts: object) 
     for name, start, stop in (("a", 0, 2), ("b", 2, 3), ("c", 3, 5)):
         its = None if kinds is None else kinds[start:stop]
         rows = slice(start, stop)
-        one = Found(name, (40, 30), boxes[rows], np.ones(stop - start), features[rows], its)
+        one = ImageRegions(name, (40, 30), boxes[rows], np.ones(stop - start), features[rows], its)
         found.append(one)
     writer = RegionWriter(folder, 2)
     writer.fill((one.id, lambda one=one: one) for one in found)

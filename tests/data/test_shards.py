@@ -11,7 +11,7 @@ from homes import digests, put
 
 from groundling.core.errors import InputError
 from groundling.data import shards
-from groundling.data.shards import Part, Record, ShardStore, ShardWriter
+from groundling.data.shards import ProcessRank, Record, ShardStore, ShardWriter
 
 KEY = {"checkpoint": {"sha256": "abc", "layer": 3}, "input": "def"}
 
@@ -145,7 +145,7 @@ def test_shards_go_by_rank_and_the_first_rank_closes(tmp_path):
     manifests = {}
 
     def work(rank: int) -> None:
-        writer = ShardWriter(tmp_path / "two", KEY, Part(rank, 2))
+        writer = ShardWriter(tmp_path / "two", KEY, ProcessRank(rank, 2))
         for number in writer.pending(3):
             assert number % 2 == rank
             writer.write(number, RECORDS[2 * number : 2 * number + 2])

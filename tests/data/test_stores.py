@@ -21,7 +21,7 @@ from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classify
 from groundling.data.regions.inputs import RegionInputs, manifests
-from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import TextSamples
 from groundling.settings.fields import changed, configured
@@ -104,7 +104,7 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
         assert "\n" not in str(told.value) and str(made[name]) in str(told.value)
     writer = RegionWriter(tmp_path / "covered")
     parts = (np.array([[0, 0, 1, 1]]), np.ones(1), np.zeros((1, 12)), np.full((1, 5), 0.2))
-    writer.write(0, [Found("3", (60, 40), *parts, cover=np.ones((1, 14, 14), bool))])
+    writer.write(0, [ImageRegions("3", (60, 40), *parts, cover=np.ones((1, 14, 14), bool))])
     writer.close({"source": "test"})
     with pytest.raises(InputError, match="first knows no segments of objects"):
         SeveralStores([RegionStore(tmp_path / "covered"), first])

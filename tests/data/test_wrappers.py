@@ -24,8 +24,8 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import Teacher, add_features
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.batch_sampler import Feed, Plan, Source
-from groundling.training.loop import Step
+from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
+from groundling.training.loop import ModelWithObjectives
 
 COUNT = 6
 CHOICES = 3
@@ -120,7 +120,7 @@ def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
     task = Supervised(model.sizes, form=form)
     plain = texts(CHOICES, bert_tokenizer)
     samples = TeacherDataset(RegionSamples(plain, STORE), Letters(), FeatureCache())
-    feed = Feed(Plan([Source(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
+    feed = Feed(SamplePlan([DataSource(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
     batch = feed[0]
     assert batch.text is not None and batch.regions is not None
     assert (len(batch), batch.rows, batch.choices) == (4, 4 * CHOICES, CHOICES)
@@ -144,7 +144,7 @@ def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
             lengths = [len(choice.example.text), len(choice.example.pair or "")]
             assert batch.features["sentence"][row].tolist() == lengths
             row += 1
-    step = Step(model, [task, masked]).eval()
+    step = ModelWithObjectives(model, [task, masked]).eval()
     terms = step(batch, ("supervised", "masked_lm")).terms
     encoded = model(batch)
     scored = batch.labels["masked_lm"] != IGNORE

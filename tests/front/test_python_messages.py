@@ -13,7 +13,7 @@ from homes import put, table
 import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError, as_keywords
-from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
 from groundling.prediction.fitted import answers_in_short
 
 KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")
@@ -86,7 +86,7 @@ def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path
     ("form", "answers"),
     [
         (Classify(("no", "yes")), "['no', 'yes']"),
-        (Answer(tuple("abcdefg")), "['a', 'b', 'c', 'd'] and 3 more"),
+        (OpenAnswer(tuple("abcdefg")), "['a', 'b', 'c', 'd'] and 3 more"),
         (Choose(("0", "1")), "one of the question's choices"),
         (Pick(), "a region"),
         (Regress(), "a number"),

@@ -80,7 +80,7 @@ from groundling.studies.knowledge.winoground import read_winoground
 from groundling.studies.worlds.probe import read_nouns
 from groundling.studies.worlds.tasks import questions_in
 from groundling.studies.xdbert.grounded import (
-    Grounding,
+    GroundedTokens,
     count_pieces,
     count_words,
     vocabulary_hash,
@@ -1036,7 +1036,7 @@ def _counts(place: Path) -> None:
 
 
 def _counted(place: Path) -> object:
-    read = Grounding.read(place / "counts.json", homes.words(), 1)
+    read = GroundedTokens.read(place / "counts.json", homes.words(), 1)
     return [dict(read.pieces), dict(read.words), read.ratio(toys.sentences()[0], None)]
 
 

@@ -26,12 +26,12 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Batch, Encoded, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.output_types import Choose, Classify, OpenAnswer
 from groundling.core.registry import named
 from groundling.data.samples import TextSamples
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
 from groundling.models.clip import FrozenClip
-from groundling.models.task_heads import Reading
+from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting
 from groundling.tasks import Task
@@ -142,7 +142,7 @@ def restated(model: ClipAdapter, head: AdapterHead, batch: Batch) -> torch.Tenso
 def test_each_is_its_definition(name: str, place: Path) -> None:
     torch.manual_seed(1)
     model = ClipAdapter(load_base(str(place / "clip")), ALL[name]).eval()
-    head = AdapterHead(Reading(model.sizes, FOUR)).eval()
+    head = AdapterHead(HeadContext(model.sizes, FOUR)).eval()
     batch = features(8)
     assert (batch.rows, batch.choices) == (8, 4)
     encoded = model(batch)
@@ -165,10 +165,10 @@ def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Pa
     base = load_base(str(place / "clip"))
     model = ClipAdapter(base, ALL["cosine 1"])
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
-    three = AdapterHead(Reading(model.sizes, Classify(("a", "b", "c"))))
+    three = AdapterHead(HeadContext(model.sizes, Classify(("a", "b", "c"))))
     assert three(Encoded(pooled=torch.ones(2, 1)), features(4)).shape == (2, 3)
     with pytest.raises(InputError, match="this task has 5 answers; pass --fusion concat"):
-        AdapterHead(Reading(model.sizes, Answer(tuple("abcde"))))
+        AdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
 
 
 # -- whole runs ------------------------------------------------------------

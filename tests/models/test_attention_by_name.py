@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, Example, Windows, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples, WindowInput
-from groundling.models.attention import AttentionMap, Place, watching
+from groundling.models.attention import AttentionMap, PositionKind, watching
 from groundling.models.clip import ClipEncoder
 from groundling.models.text import TextEncoder
 
@@ -76,18 +76,18 @@ def test_places_say_what_rows_and_columns_are(name: str, student: Any) -> None:
     for one in told:
         assert torch.equal(one.rows.holds, one.columns.holds)
         assert one.weights.shape[2:] == one.rows.holds.shape[1:] * 2
-        inside = one.columns.holds != Place.PADDING
+        inside = one.columns.holds != PositionKind.PADDING
         assert torch.equal(inside, batch.text.mask)
         assert inside.sum(1).unique().numel() == len(TEXTS), "the texts differ in length"
         # A padded column is never looked at; what a padded row says means nothing.
         rows = one.weights.transpose(1, 2)[inside]
         assert rows.sum(-1) == pytest.approx(1, abs=1e-5)
         assert not rows.masked_select(~inside.repeat_interleave(inside.sum(1), 0)[:, None]).any()
-        special = one.columns.holds == Place.SPECIAL
+        special = one.columns.holds == PositionKind.SPECIAL
         assert torch.equal(special, batch.text.special & batch.text.mask)
         assert torch.equal(one.columns.number[0], torch.arange(inside.shape[1]))
     # [CLS] a dog [SEP], or each family's own.
-    assert (told[0].rows.holds[0] == Place.PIECE).sum() == batch.text.mask[0].sum() - 2
+    assert (told[0].rows.holds[0] == PositionKind.PIECE).sum() == batch.text.mask[0].sum() - 2
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -145,9 +145,9 @@ def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
     assert [(one.name, one.layer) for one in told] == [("self", n) for n in range(len(expected))]
     for one, weights in zip(told, expected, strict=True):
         torch.testing.assert_close(one.weights, weights, rtol=0, atol=0)
-        assert torch.equal(one.rows.holds != Place.PADDING, windows.mask)
+        assert torch.equal(one.rows.holds != PositionKind.PADDING, windows.mask)
         edges = [one.rows.holds[n, int(last)].item() for n, last in enumerate(windows.last)]
-        assert edges == [Place.SPECIAL] * len(edges), "every window ends with its end token"
+        assert edges == [PositionKind.SPECIAL] * len(edges), "every window ends with its end token"
     plain = clip(windows)
     for one, other in zip(plain, clip(windows, lambda map_: None), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-5)
@@ -182,8 +182,8 @@ def test_a_cross_modal_model_tells_four_maps_a_layer(cross: Any) -> None:
     masks = {"text": batch.text.mask, "clip": batch.clip.key_mask}
     for one in told:
         reader, _, seen = one.name.partition(" over ")
-        assert torch.equal(one.rows.holds != Place.PADDING, masks[reader])
-        assert torch.equal(one.columns.holds != Place.PADDING, masks[seen])
+        assert torch.equal(one.rows.holds != PositionKind.PADDING, masks[reader])
+        assert torch.equal(one.columns.holds != PositionKind.PADDING, masks[seen])
         assert one.weights.shape == (3, 2 if reader == "text" else 1, *_sides(masks, reader, seen))
         assert one.weights.sum(-1) == pytest.approx(1, abs=1e-5)
         assert not one.weights.masked_select(~masks[seen][:, None, None, :]).any()

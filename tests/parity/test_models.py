@@ -34,7 +34,7 @@ from groundling.objectives.match import Match
 from groundling.studies.papers.info import describe
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.loop import Step
+from groundling.training.loop import ModelWithObjectives
 
 STUDENTS = ("bert", "electra", "roberta", "deberta", "modernbert")
 LENGTHS = [0, 7, 50, 63]  # samples of different length, two of them pairs
@@ -465,7 +465,7 @@ def test_every_pair_takes_a_step(name, teacher, student, tower):
             )
         corrupted.append(sample)
     batch = collate(corrupted)
-    step = Step(model.train(), objectives)
+    step = ModelWithObjectives(model.train(), objectives)
     terms = step(batch, [o.name for o in objectives]).terms
     assert {"mlm", "match", "clip_tokens", "contrastive_sentence", "contrastive_word"} <= set(terms)
     assert {"l1_sentence", "l1_word"} <= set(terms)

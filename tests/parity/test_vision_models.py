@@ -13,7 +13,7 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 
 from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
-from groundling.models.attention import Place
+from groundling.models.attention import PositionKind
 from groundling.models.multimodal_embeddings import add_types
 from groundling.studies.papers.info import describe
 from groundling.vision_language import single_stream as released_weights
@@ -299,11 +299,15 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
 
 def places_of(sample, pieces, regions, added):
     """What the places of a sample's sequence hold, padded to so many pieces and regions."""
-    text = [Place.SPECIAL if special else Place.PIECE for special in sample.text.special]
-    text += [Place.PADDING] * (pieces - len(text))
-    seen = [Place.WHOLE_IMAGE if whole else Place.REGION for whole in sample.regions.whole]
-    seen += [Place.PADDING] * (regions - len(seen))
-    return text, [*text, *seen, *[Place.ADDED] * added]
+    text = [
+        PositionKind.SPECIAL if special else PositionKind.PIECE for special in sample.text.special
+    ]
+    text += [PositionKind.PADDING] * (pieces - len(text))
+    seen = [
+        PositionKind.WHOLE_IMAGE if whole else PositionKind.REGION for whole in sample.regions.whole
+    ]
+    seen += [PositionKind.PADDING] * (regions - len(seen))
+    return text, [*text, *seen, *[PositionKind.ADDED] * added]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -325,7 +329,7 @@ def test_maps_say_what_their_rows_and_columns_are(kind, text_only, bert_tokenize
             text, every = places_of(sample, pieces, regions, added)
             holds = one.columns.holds[b]
             assert holds.tolist() == (text if over_text else every)
-            assert not one.weights[b, :, :, holds == Place.PADDING].any()
+            assert not one.weights[b, :, :, holds == PositionKind.PADDING].any()
             numbers = [*range(pieces), *range(regions), *range(added)]
             assert one.columns.number[b].tolist() == numbers[:size]
     alone = []
@@ -333,7 +337,7 @@ def test_maps_say_what_their_rows_and_columns_are(kind, text_only, bert_tokenize
     assert len(alone) == 2
     for one in alone:
         assert one.weights.shape[-1] == pieces + added
-        assert one.columns.holds[0].tolist()[pieces:] == [Place.ADDED] * added
+        assert one.columns.holds[0].tolist()[pieces:] == [PositionKind.ADDED] * added
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -13,7 +13,7 @@ from homes import put
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
 from groundling.prediction.predictions import Agreement
 from groundling.stats.finished_runs import collect
 from groundling.tasks.vcr import ANSWER, RATIONALE
@@ -40,7 +40,7 @@ def said(prediction: float, *outputs: float | None, **more: object) -> dict[str,
 
 @pytest.mark.parametrize("prediction", [1.5, -1, 0.999])
 def test_a_class_is_a_whole_number(prediction: float) -> None:
-    for form in (TWO, FOUR, Pick(), Answer(("a", "b")), None):
+    for form in (TWO, FOUR, Pick(), OpenAnswer(("a", "b")), None):
         wrong = told(form, said(1, 0, 1), {"prediction": prediction})
         assert wrong.startswith("line 2: 'prediction' is ") and "a class" in wrong
 
@@ -71,14 +71,14 @@ def test_a_number_is_its_output() -> None:
 
 
 def test_of_many_classes_the_likely_ones_are_known() -> None:
-    form = Answer(tuple(map(str, range(200))))
+    form = OpenAnswer(tuple(map(str, range(200))))
     likely = [[7, 0.6], [3, 0.2]]
     assert told(form, said(3, 1.5, likely=likely)) == ""
     assert "none of the 'likely'" in told(form, said(4, 1.5, likely=likely))
 
 
 def test_an_answer_that_is_never_predicted_may_be_barred() -> None:
-    form = Answer(("<unk>", "a", "b"), never=("<unk>",))
+    form = OpenAnswer(("<unk>", "a", "b"), never=("<unk>",))
     assert told(form, said(1, 9, 1, 0), said(2, 9, 0, 1)) == ""
     assert "line 1" in told(form, said(1, 0, 1, 9), said(2, 0, 0, 1))
 

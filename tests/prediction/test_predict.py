@@ -35,7 +35,7 @@ from groundling.commands.predict import PredictConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify, Pick, Regress
+from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick, Regress
 from groundling.core.registry import instances
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.formats import Student
@@ -50,7 +50,7 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
-from groundling.tasks.glue import Reader
+from groundling.tasks.glue import GlueLayout
 from groundling.vision_language.end_to_end import end_to_end
 from groundling.vision_language.loading import ADAPTER, PLAIN, join_to, load_student, new_head
 
@@ -139,7 +139,7 @@ def cut_val(folder: Path) -> None:
 def glue(folder: Path, task: Task) -> None:
     """Dev and test files of a GLUE task, with the columns that its reader wants."""
     reader = task.read
-    assert isinstance(reader, Reader)
+    assert isinstance(reader, GlueLayout)
     (folder / reader.folder).mkdir(parents=True)
     texts = toys.sentences()
     for split in (*task.dev, *task.test):
@@ -736,7 +736,7 @@ def test_a_damaged_description(change: Any, message: str, own: Path, tmp_path: P
         Choose(("0", "1"), "each"),
         Regress(0, 5),
         Regress(),
-        Answer(("x", "<unk>"), never=("<unk>",)),
+        OpenAnswer(("x", "<unk>"), never=("<unk>",)),
         Pick("phrase", "kl"),
     ],
 )

@@ -14,7 +14,7 @@ from builders.results import both, write_runs
 from PIL import Image
 
 from groundling.runs.folder import write_json
-from groundling.stats.verdict import Runs
+from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import judge_folders
 from groundling.studies.worlds.quickstart import ARMS, NOTHING, write_page
 
@@ -35,7 +35,7 @@ def judged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     groups = {"BERT": folder / "a", NASTY: folder / "b", LONG: folder / "c"}
     for gain, place in zip((0.0, 0.1, 0.0), groups.values(), strict=True):
         for task, metric in (("glue/rte", "accuracy"), ("readability", "rmse")):
-            made: Runs = both(gain)[1]
+            made: SeedRuns = both(gain)[1]
             write_runs(place, made, task, metric)
     _settings(folder / "a", "bert-base", commit="0123456789abcdef", versions={"groundling": "1.2"})
     _settings(folder / "b" / "glue-rte", "runs/b/model")

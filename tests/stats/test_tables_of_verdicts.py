@@ -11,11 +11,11 @@ import pytest
 from builders.results import both, write_runs
 
 from groundling.runs.report import Difference, forest
-from groundling.stats.verdict import Runs
+from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import judge_folders
 
 
-def split_votes(name: str, flipped: int) -> Runs:
+def split_votes(name: str, flipped: int) -> SeedRuns:
     """Three seeds, of which the last gets so many examples wrong: most seeds are always right."""
     control, _ = both(0.0)
     predictions = np.zeros((3, len(control.ids)))

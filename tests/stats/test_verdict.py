@@ -31,16 +31,16 @@ from groundling.core.metrics import (
 )
 from groundling.core.rng import generator
 from groundling.stats.finished_runs import collect, read_predictions
-from groundling.stats.verdict import Runs, bootstrap, decide, holm, judge, permutation, power
+from groundling.stats.verdict import SeedRuns, bootstrap, decide, holm, judge, permutation, power
 from groundling.stats.verdict_report import judge_folders
 
 
 def runs(
     name: str, predictions: object, labels: object, seeds: tuple[int, ...] = (), task: str = "toy"
-) -> Runs:
+) -> SeedRuns:
     values, truth = np.asarray(predictions, float), np.asarray(labels, float)
     ids = tuple(f"e{i}" for i in range(len(truth)))
-    return Runs(name, task, seeds or tuple(range(len(values))), ids, truth, values)
+    return SeedRuns(name, task, seeds or tuple(range(len(values))), ids, truth, values)
 
 
 # -- the parts -------------------------------------------------------------------------------------------------------

@@ -27,8 +27,8 @@ from groundling.tasks.refcoco import (
     UNITER,
     VL_BERT,
     VL_BERT_LABELS,
-    Expression,
     Overlap,
+    ReferringExpression,
     expressions,
 )
 from groundling.tasks.vcr import ANSWER, RATIONALE, items, objects_of, q_to_ar, render
@@ -421,7 +421,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
         inst,
         *(
             pickle.dumps([one], 2)
-            for one in (Fraction(1, 2), len, Path("a"), np.float64(1), Expression)
+            for one in (Fraction(1, 2), len, Path("a"), np.float64(1), ReferringExpression)
         ),
     ]
     for content in bad:

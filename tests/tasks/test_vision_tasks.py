@@ -24,7 +24,7 @@ from groundling.commands.pretrain.data import task_texts
 from groundling.core.batch import Example, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Answer
+from groundling.core.output_types import OpenAnswer
 from groundling.core.registry import named
 from groundling.data.samples import TextInput, TextSamples
 from groundling.objectives.supervised import Supervised
@@ -53,7 +53,7 @@ def test_losses_of_soft_targets_are_those_of_their_formulas() -> None:
     bce = -(SOFT * np.log(sigmoid) + (1 - SOFT) * np.log(1 - sigmoid)).sum()
     kl = sum(t * (np.log(t) - np.log(q)) for t, q in zip(SOFT.flat, p.flat, strict=True) if t > 0)
     for kind, value in (("bce", bce), ("kl", kl), ("ce", -(share * np.log(p)).sum())):
-        form = Answer(("", "yes", "no", "<unk>"), kind)
+        form = OpenAnswer(("", "yes", "no", "<unk>"), kind)
         sparse = [
             form.targets({form.labels[i]: row[i] for i in np.flatnonzero(row)} | {"else": 1.0})
             for row in SOFT
@@ -74,7 +74,7 @@ def test_losses_of_soft_targets_are_those_of_their_formulas() -> None:
 def test_barred_answers_are_never_predicted() -> None:
     outputs, form = (
         np.array([[9.0, 1.0, 2.0, 8.0], [3.0, 1.0, 2.0, 8.0]]),
-        Answer(("", "yes", "no", "<unk>")),
+        OpenAnswer(("", "yes", "no", "<unk>")),
     )
     for never, expected in (((), [0, 3]), (("<unk>",), [0, 0]), (("", "<unk>", "absent"), [2, 2])):
         assert replace(form, never=never).predict(outputs).tolist() == expected
@@ -88,7 +88,7 @@ def test_barred_answers_are_never_predicted() -> None:
 
 def test_a_question_without_an_answer_of_the_map_has_no_best_answer() -> None:
     """B2: labels are padded with class -100, which is no place to look for an answer."""
-    few, many = Answer(("yes", "no")), Answer(tuple(map(str, range(3129))))
+    few, many = OpenAnswer(("yes", "no")), OpenAnswer(tuple(map(str, range(3129))))
     nothing = np.full((2, 2), -100, np.float32)
     some = np.array([[1, 0.3], [0, 0.9], [-100, -100]], np.float32)
     for form in (few, many):
@@ -105,7 +105,7 @@ def test_padding_of_soft_targets_counts_for_nothing() -> None:
     padded = torch.cat([bare, torch.full((2, 3, 2), -100.0)], 1)
     padded[1] = -100
     for kind in ("bce", "kl", "ce"):
-        form = Answer(("a", "b", "c", "d"), kind)
+        form = OpenAnswer(("a", "b", "c", "d"), kind)
         assert torch.equal(form.loss(outputs, bare), form.loss(outputs, padded))
     for said in range(4):
         expected = 0.45 if said == 1 else 0.0
@@ -241,7 +241,7 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
             str(rng.choice(["yes/no", "number", "other"])),
             str(rng.choice(["what is", "how many", "is the"])),
         )
-        asked.append(vqa.Question(i, "?", "", {}, people, kinds))
+        asked.append(vqa.VqaQuestion(i, "?", "", {}, people, kinds))
         said[i] = str(rng.choice(choice))
     truth = {q.id: leave_one_out(said[q.id], list(q.answers)) for q in asked}
     assert {q.id: vqa.accuracy(said[q.id], q.answers) for q in asked} == {
@@ -347,7 +347,7 @@ def test_the_answer_map_is_read_and_never_made(folder: Path) -> None:
         VQA.read, folder, "val"
     )
     put(folder / "answers_vqa.txt", "<unk>\nyes\nno\n")
-    assert VQA.at(folder).form == Answer(("<unk>", "yes", "no"), never=("<unk>",))
+    assert VQA.at(folder).form == OpenAnswer(("<unk>", "yes", "no"), never=("<unk>",))
     other = put(
         folder / "uniter_ans2label.json",
         json.dumps({"no": 1, "yes": 0, **{f"w{n}": n for n in range(2, 12)}}),

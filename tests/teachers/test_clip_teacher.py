@@ -31,7 +31,7 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.output_types import Choose, Classify, OpenAnswer
 from groundling.core.rng import generator
 from groundling.data.kmeans import kmeans_1d
 from groundling.data.samples import TextInput, TextSamples
@@ -39,7 +39,7 @@ from groundling.data.shards import Record, ShardStore
 from groundling.data.text.keywords import Keyword, select, select_random, token_scores
 from groundling.data.text.words import spans
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
-from groundling.models.task_heads import Reading
+from groundling.models.task_heads import HeadContext
 from groundling.objectives import Given, Objective
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
@@ -49,7 +49,7 @@ from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import FEATURES, Anchors, ClipScores, text_of
 from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
-from groundling.vision_language.visualbert import MaskedAnswer
+from groundling.vision_language.visualbert import VisualBertVqaHead
 
 TEXTS = [
     "a dog runs in a park",
@@ -260,9 +260,11 @@ def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
 
 
 def test_a_heads_mask_is_not_read(place, bert_tokenizer):
-    reading = Reading(Sizes(text=32), Answer(("yes",)), bert_tokenizer, torch.zeros(999, 32))
+    reading = HeadContext(
+        Sizes(text=32), OpenAnswer(("yes",)), bert_tokenizer, torch.zeros(999, 32)
+    )
     plain = Example("q", "is it red ?", images=("some/0",))
-    asked = MaskedAnswer(reading).ask(plain)
+    asked = VisualBertVqaHead(reading).ask(plain)
     assert "[MASK]" in asked.text and text_of(asked) == plain.text
     assert text_of(replace(plain, pair="[MASK]", cue="[MASK]")) == plain.text
     assert text_of(replace(plain, pair="yes [MASK]")) == "is it red ? yes [MASK]"
@@ -350,7 +352,7 @@ def test_the_worked_selection():
 
 def test_confidence_of_answers(place, tmp_path):
     # methods: cosines .20, .25, .22, .21 are .9304 sure with CLIP's scale of 100
-    form = Answer(("yes", "no", "<unk>", "a dog"), never=("<unk>",))
+    form = OpenAnswer(("yes", "no", "<unk>", "a dog"), never=("<unk>",))
     sure = teacher(place, wants=["clip_confidence", "clip_image"], form=form)
     batch, live = kept_and_live(sure, examples(), tmp_path)
     texts = [Example(answer, answer) for answer in ("yes", "no", "a dog")]
@@ -368,7 +370,7 @@ def test_confidence_of_answers(place, tmp_path):
 
 
 def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_path, monkeypatch):
-    form = Answer(("yes", "no", "a dog"))
+    form = OpenAnswer(("yes", "no", "a dog"))
     own = ["clip_image", "clip_text"]
     wrapped(teacher(place, wants=own), examples(), tmp_path)
     kept_before = digests(tmp_path)
@@ -376,7 +378,7 @@ def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_
     sure = wrapped(teacher(place, wants=[*own, "clip_confidence"], form=form), examples(), tmp_path)
     assert reads.seen["pictures"] == 0
     assert "clip_confidence" in sure.features
-    others = Answer(("yes", "no"))
+    others = OpenAnswer(("yes", "no"))
     wrapped(teacher(place, wants=[*own, "clip_confidence"], form=others), examples(), tmp_path)
     assert digests(tmp_path) == kept_before
 

@@ -36,7 +36,7 @@ from groundling.objectives import Objective
 from groundling.settings.fields import changed, configured
 from groundling.tasks import Task
 from groundling.tasks.splits import left_over, manifest, write_manifest
-from groundling.training.batch_sampler import Source
+from groundling.training.batch_sampler import DataSource
 
 BRIEF = replace(STEPS, batch=4, steps=3)
 NAIVE = ("td_image", "td_text")
@@ -131,9 +131,9 @@ def test_nothing_depends_on_labels_outside_the_partition(place: Path, tmp_path: 
     assert digests(tmp_path / "none/seed-0/model") != models[0]
 
 
-def learned_from(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, out: Path) -> Source:
+def learned_from(monkeypatch: pytest.MonkeyPatch, config: FinetuneConfig, out: Path) -> DataSource:
     """What `finetune` passes to `train`."""
-    passed: list[Source] = []
+    passed: list[DataSource] = []
     real = tuning.train
 
     def train(student: Any, objectives: Any, data: Any, *arguments: Any, **options: Any) -> Any:

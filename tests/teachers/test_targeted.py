@@ -31,10 +31,10 @@ from groundling.core.batch import (
     collate,
 )
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify, Form, Pick, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
 from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
-from groundling.models.task_heads import Reading, TaskHead
+from groundling.models.task_heads import HeadContext, TaskHead
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.supervised import Supervised
 from groundling.objectives.targeted import Gate, TargetedTerm
@@ -44,9 +44,9 @@ from groundling.objectives.td_words import TargetedWords
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import ObjectiveSettings, Targeted
 from groundling.tasks.splits import Unlabelled, hidden
-from groundling.training.batch_sampler import Feed, Plan, Source
+from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
 from groundling.training.held_out import means_by_epoch
-from groundling.training.loop import Step, train
+from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
 from groundling.vision_language.vlbert import ChoiceByItself, vlbert
@@ -279,7 +279,7 @@ def test_a_gate_for_each_pair() -> None:
     assert gate.count(batch) == 8
     assert Gate(FOUR).count(batch) == 2
     # one answer to a question has no pairs of its own
-    answers = Answer(tuple("abcde"))
+    answers = OpenAnswer(tuple("abcde"))
     features = {"clip_confidence": torch.tensor([0.9, 0.1])}
     alone = batch_of(2, features=features)
     assert Gate(answers, "pair").count(alone) == 2
@@ -399,20 +399,20 @@ def seeing(name: str) -> tuple[SingleStream, type[TaskHead]]:
     return uniter(bert, words, width=12).eval(), ChoiceRightOrWrong
 
 
-def distilled(name: str, gate: str, **options: Any) -> tuple[Step, Batch]:
+def distilled(name: str, gate: str, **options: Any) -> tuple[ModelWithObjectives, Batch]:
     """A tiny student with the task and all three terms, and a batch on which some gates are open and some are not."""
     model, kind = seeing(name)
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
-    task = Supervised(sizes, form=FOUR, head=kind(Reading(sizes, FOUR)).eval())
+    task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)).eval())
     settings = Targeted(**{"td_gate": gate, "td_temperature": HALF, **options})
     given = Given(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
     terms = [part_named(term).make(given) for term in TERMS]
     samples = toys.Clip(shown(questions(), model.whole))
     batch = collate(samples.get(range(6), [np.random.default_rng(0)] * 6))
-    return Step(model, [task, *terms]).eval(), batch
+    return ModelWithObjectives(model, [task, *terms]).eval(), batch
 
 
-def loss_of(step: Step, batch: Batch) -> Tensor:
+def loss_of(step: ModelWithObjectives, batch: Batch) -> Tensor:
     """As the loop divides and weighs."""
     terms = step(batch, [one.name for one in step.objectives]).terms
     counts: dict[str, int] = {}
@@ -424,7 +424,7 @@ def loss_of(step: Step, batch: Batch) -> Tensor:
     )
 
 
-def restated(step: Step, batch: Batch, name: str, gate: str) -> Tensor:
+def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> Tensor:
     """Eq. 1 to 10, row by row; the same batch, weights and head."""
     task, image, text, words = step.objectives
     encoded = step.model(batch)
@@ -664,9 +664,9 @@ def test_means_of_epochs(tmp_path: Path) -> None:
         (Classify(("a", "b", "c")), np.array(2)),
         (FOUR, np.array(1)),
         (Regress(), np.array(-100.0)),  # a number like any other
-        (Answer(tuple("abcde")), np.array([[1, 0.3], [4, 1.0]], np.float32)),
+        (OpenAnswer(tuple("abcde")), np.array([[1, 0.3], [4, 1.0]], np.float32)),
         # a question of which nobody listed an answer that the map has
-        (Answer(tuple("abcde")), np.full((2, 2), IGNORE, np.float32)),
+        (OpenAnswer(tuple("abcde")), np.full((2, 2), IGNORE, np.float32)),
         (Pick(), np.array([0, 1, 0])),
     ],
 )
@@ -691,19 +691,19 @@ def test_hidden_labels_are_answered_and_not_scored(form: Form, label: np.ndarray
         assert task(encoded, alone) == {}
 
 
-def mixed(each: int = 2) -> Source:
+def mixed(each: int = 2) -> DataSource:
     """Eight labelled questions, and twelve others beside them, whose labels nobody sees."""
     every = questions(20)
     labelled = toys.Clip(shown(every[:8], False))
     store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(20)})
     others = TextSamples(every[8:], TextInput(toys.bert_words(), 60))
     rest = toys.Clip(RegionSamples(others, store))
-    return Source(labelled, beside=Unlabelled(rest, np.array(0)), each=each)
+    return DataSource(labelled, beside=Unlabelled(rest, np.array(0)), each=each)
 
 
 def test_every_step_mixes_labelled_and_unlabelled() -> None:
     source = mixed()
-    plan = Plan([source], 4, 6, 0)
+    plan = SamplePlan([source], 4, 6, 0)
     whole = Feed(plan, [], 1, 0, 1)
     seen = set()
     for step in range(6):
@@ -717,7 +717,7 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
         assert sorted(batch.ids) == sorted(name for half in halves for name in half.ids)
         ranks = [Feed(plan, [], 1, rank, 2)[step] for rank in range(2)]
         assert sorted(batch.ids) == sorted(name for rank in ranks for name in rank.ids)
-        again = Feed(Plan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
+        again = Feed(SamplePlan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
         assert again.ids == batch.ids
     assert len(seen) > 8  # drawn anew for every labelled sample in every epoch
     assert not any(sample.example.label for sample in source.beside.get(range(12), [None] * 12))
@@ -727,7 +727,7 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
 def test_nothing_to_put_beside_is_one_line(each: int, count: int) -> None:
     source = mixed()
     with pytest.raises(InputError, match=f"data: {each} of {count} samples beside each") as error:
-        Source(source.samples, beside=shown(questions(count), False), each=each)
+        DataSource(source.samples, beside=shown(questions(count), False), each=each)
     assert "\n" not in str(error.value)
 
 
@@ -736,7 +736,7 @@ def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, A
     model, kind = seeing("uniter")
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     torch.manual_seed(1)
-    task = Supervised(sizes, form=FOUR, head=kind(Reading(sizes, FOUR)))
+    task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)))
     settings = Targeted(td_gate="question", td_temperature=HALF)
     given = Given(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
     terms = [part_named(term).make(given) for term in TERMS]
@@ -763,7 +763,7 @@ def test_a_killed_semi_supervised_run_resumes_bit_equal(tmp_path: Path) -> None:
 def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
     model, kind = seeing("uniter")
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
-    task = Supervised(sizes, form=FOUR, head=kind(Reading(sizes, FOUR)))
+    task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)))
     text = part_named("td_text").make(
         Given(sizes, settings=configured(ObjectiveSettings, td_gate="question"), form=task.form)
     )

@@ -21,13 +21,13 @@ from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.objectives import in_order
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.match import Match
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import TrainConfig
-from groundling.training.batch_sampler import Corruption, Source
+from groundling.training.batch_sampler import Corruption, DataSource
 from groundling.training.held_out import HeldOut
 from groundling.training.loop import _Training
 
@@ -42,7 +42,7 @@ def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
     ]
     samples = toys.both_sides(13)
     config = TrainConfig(batch=8, accumulate=2, seed=3)  # passes of 4, 4 and 5
-    held = HeldOut("texts", [Source(samples)], model, objectives, (), config)
+    held = HeldOut("texts", [DataSource(samples)], model, objectives, (), config)
     state = torch.random.get_rng_state()
     found = held.measure()
     assert torch.equal(state, torch.random.get_rng_state())
@@ -80,7 +80,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number, name in enumerate(names):
         homes.picture(folder / f"images/{name}.png", (number * 20, 9, 99), (16, 16))
         row = toys.regions(number, 3)
-        found.append(Found(name, (16, 16), row.boxes, row.confidence, row.features, row.classes))
+        found.append(
+            ImageRegions(name, (16, 16), row.boxes, row.confidence, row.features, row.classes)
+        )
     (folder / "store").mkdir(exist_ok=True)
     writer.write(0, found)
     writer.close({"source": "test"})

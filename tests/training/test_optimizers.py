@@ -19,7 +19,7 @@ from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.training import TrainConfig
-from groundling.training.batch_sampler import Source
+from groundling.training.batch_sampler import DataSource
 from groundling.training.loop import Once, train
 from groundling.training.optimizers import BertAdam
 
@@ -137,7 +137,7 @@ def test_milestones_are_epochs_of_the_counted_samples(
     model = student()
     model.requires_grad_(False)
     pull = Pull(model.sizes)
-    sources = [Source(text_only), Source(text_only, counts=False)]
+    sources = [DataSource(text_only), DataSource(text_only, counts=False)]
     config = replace(FLAT, steps=16, batch=16, schedule="steps", milestones=(1,))
     train(model, [pull], sources, config, tmp_path)
     assert [line["lr"] for line in log_of(tmp_path)] == pytest.approx([0.05] * 8 + [0.005] * 8)

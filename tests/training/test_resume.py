@@ -17,7 +17,7 @@ from groundling.objectives.match import Match
 from groundling.runs import checkpoints as checkpoint
 from groundling.runs.run import ended
 from groundling.settings.training import TrainConfig
-from groundling.training.loop import MicroStep, Once, Step, train
+from groundling.training.loop import MicroStep, ModelWithObjectives, Once, train
 
 STEPS = 14
 KILLED = -signal.SIGKILL
@@ -60,7 +60,10 @@ def run(out: str, place: str, at: int) -> None:
         steps=STEPS, batch=8, accumulate=2, save_every=3, log_every=1, lr=1e-3, cpu=True
     )
     train(model, objectives, toys.both_sides(40), config, out, inner=Dying())  # an epoch is 5 steps
-    state = {k: v.detach().clone() for k, v in Step(model, objectives).state_dict().items()}
+    state = {
+        k: v.detach().clone()
+        for k, v in ModelWithObjectives(model, objectives).state_dict().items()
+    }
     save_file(state, Path(out) / "end.safetensors")
 
 

@@ -27,7 +27,7 @@ from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.training import TrainConfig
 from groundling.tasks.splits import Unlabelled
-from groundling.training.batch_sampler import Feed, Source, TokenEpochs, planned
+from groundling.training.batch_sampler import DataSource, Feed, TokenEpochs, planned
 from groundling.training.loop import train
 
 TOKENS = 150
@@ -55,7 +55,7 @@ def feed_of(
     rank: int = 0,
     world: int = 1,
 ) -> Feed:
-    plan = planned([Source(samples)], objectives, config, world)
+    plan = planned([DataSource(samples)], objectives, config, world)
     return Feed(plan, objectives, config.accumulate, rank, world)
 
 
@@ -157,20 +157,20 @@ def test_every_sample_comes_up_once_an_epoch(text_only: Any) -> None:
 
 
 def test_steps_follow_from_tokens(text_only: Any) -> None:
-    batches = len(TokenEpochs(Source(text_only), 0, TOKENS, 0)[0])
+    batches = len(TokenEpochs(DataSource(text_only), 0, TOKENS, 0)[0])
     for accumulate, world in ((1, 1), (2, 1), (2, 2)):
-        plan = planned([Source(text_only)], [], replace(CONFIG, accumulate=accumulate), world)
+        plan = planned([DataSource(text_only)], [], replace(CONFIG, accumulate=accumulate), world)
         assert len(plan) == 2 * batches // (accumulate * world)
         assert plan.covered() == pytest.approx(2, abs=1 / (batches / (accumulate * world)))
-    assert len(planned([Source(text_only)], [], replace(CONFIG, steps=7), 1)) == 7
+    assert len(planned([DataSource(text_only)], [], replace(CONFIG, steps=7), 1)) == 7
 
 
 def test_data_listed_twice_are_one_epoch(text_only: Any) -> None:
     """B5, in tokens: UNITER's kinds of steps share an epoch; text beside them lengthens it."""
-    once = len(planned([Source(text_only)], [], CONFIG, 1))
-    kinds = [Source(text_only, 2.0), Source(text_only, 1.0)]
+    once = len(planned([DataSource(text_only)], [], CONFIG, 1))
+    kinds = [DataSource(text_only, 2.0), DataSource(text_only, 1.0)]
     assert len(planned(kinds, [], CONFIG, 1)) == once
-    beside = [Source(text_only), Source(text_only, counts=False)]
+    beside = [DataSource(text_only), DataSource(text_only, counts=False)]
     assert len(planned(beside, [], CONFIG, 1)) == 2 * once
 
 
@@ -199,13 +199,13 @@ def test_an_exchanged_image_has_room() -> None:
     objective = SentenceImage(toys.seer().sizes, negatives=1.0)
     batches = every(feed_of(samples, [objective], CONFIG))
     assert max(padded(batch) for batch in batches) <= TOKENS
-    unaware = Feed(planned([Source(samples)], [], CONFIG, 1), [objective], 1, 0, 1)
+    unaware = Feed(planned([DataSource(samples)], [], CONFIG, 1), [objective], 1, 0, 1)
     assert max(padded(batch) for batch in every(unaware)) > TOKENS
 
 
 def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
     with pytest.raises(InputError) as error:
-        planned([Source(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1)
+        planned([DataSource(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1)
     message = str(error.value)
     assert "--batch-tokens = 20: captions has a sample, 's" in message
     assert "tokens by itself" in message and "\n" not in message
@@ -213,7 +213,7 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
 
 def test_what_stands_beside_has_room(text_only: Any) -> None:
     others = Unlabelled(text_only, np.array(0))
-    source = Source(text_only, beside=others, each=2)
+    source = DataSource(text_only, beside=others, each=2)
     plan = planned([source], [], CONFIG, 1)
     batches = every(Feed(plan, [], 1, 0, 1))
     assert max(padded(batch) for batch in batches) <= TOKENS
@@ -223,7 +223,7 @@ def test_what_stands_beside_has_room(text_only: Any) -> None:
 def test_no_samples_are_refused() -> None:
     nothing = TextSamples([], TextInput(toys.bert_words(), 40))
     with pytest.raises(InputError, match="data: there are no samples"):
-        planned([Source(nothing)], [], CONFIG, 1)
+        planned([DataSource(nothing)], [], CONFIG, 1)
 
 
 # -- training on them --------------------------------------------------------------------------------------------------

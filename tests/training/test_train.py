@@ -13,7 +13,7 @@ from torch import nn
 
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classify
-from groundling.models.task_heads import FirstPosition, Reading
+from groundling.models.task_heads import FirstPosition, HeadContext
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
 from groundling.objectives.contrast import Contrast
@@ -24,8 +24,8 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.batch_sampler import Feed, Plan, Source
-from groundling.training.loop import InnerStep, MicroStep, Once, Step, train
+from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
+from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, Once, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 
@@ -56,7 +56,9 @@ def xdbert(sizes, **options) -> list[Objective]:
 
 
 def weights(model: nn.Module, objectives: list[Objective]) -> dict[str, torch.Tensor]:
-    return {k: v.detach().clone() for k, v in Step(model, objectives).named_parameters()}
+    return {
+        k: v.detach().clone() for k, v in ModelWithObjectives(model, objectives).named_parameters()
+    }
 
 
 def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
@@ -206,7 +208,7 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     ours, theirs = quiet(student()), quiet(student())
     torch.manual_seed(3)
     form = Classify(("no", "yes"))
-    head = FirstPosition(Reading(ours.sizes, form), dropout=0.0)
+    head = FirstPosition(HeadContext(ours.sizes, form), dropout=0.0)
     task = Supervised(ours.sizes, form=form, head=head)
     masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
     task2, masked2 = deepcopy(task), deepcopy(masked)
@@ -214,8 +216,8 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
         ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path
     )
 
-    feed = Feed(Plan([Source(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
-    named = list(Step(theirs, [task2, masked2]).named_parameters())
+    feed = Feed(SamplePlan([DataSource(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
+    named = list(ModelWithObjectives(theirs, [task2, masked2]).named_parameters())
     parameters = [p for _, p in named]
     groups = [
         {"params": [p for p in parameters if p.ndim > 1], "weight_decay": 0.1},
@@ -394,7 +396,7 @@ def test_sources_by_ratio_with_their_own_objectives(student, text_only, tmp_path
     other.kept = {}
     model = student()
     objectives = [First(model.sizes), Second(model.sizes)]
-    data = [Source(text_only, 3.0, ("first",), "a"), Source(other, 1.0, ("second",), "b")]
+    data = [DataSource(text_only, 3.0, ("first",), "a"), DataSource(other, 1.0, ("second",), "b")]
     train(model, objectives, data, TrainConfig(steps=60, batch=4, **CPU), tmp_path)
     assert all(not i.startswith("other") for i in objectives[0].seen)
     assert all(i.startswith("other") for i in objectives[1].seen)
@@ -437,7 +439,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     samples = TeacherDataset(samples, teacher)
     before = {k: v.clone() for k, v in clip.state_dict().items()}
     objective = Distill(model.sizes._replace(teacher=24))
-    module = Step(model, [objective])
+    module = ModelWithObjectives(model, [objective])
     modes = []
 
     class Spy(Once):

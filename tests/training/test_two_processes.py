@@ -34,9 +34,9 @@ from groundling.teachers import dataset as cache
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.batch_sampler import Source
+from groundling.training.batch_sampler import DataSource
 from groundling.training.held_out import HeldOut
-from groundling.training.loop import Step, train
+from groundling.training.loop import ModelWithObjectives, train
 
 STEPS = 4
 KEPT = {"clip_image", "clip_text", "clip_words", "clip_word"}
@@ -62,7 +62,7 @@ def adapt(out: Path) -> None:
         TeacherDataset(toys.both_sides(32, max_windows=1), teacher, FeatureCache()),
         out,
     )
-    held = [Source(TeacherDataset(toys.both_sides(19, max_windows=1), teacher, FeatureCache()))]
+    held = [DataSource(TeacherDataset(toys.both_sides(19, max_windows=1), teacher, FeatureCache()))]
     found = HeldOut("texts", held, model, objectives, (), CONFIG).measure()
     homes.put(out / f"held-{os.environ.get('RANK', '0')}.json", json.dumps(found))
 
@@ -123,7 +123,7 @@ def finish(
     result = train(model, objectives, data, config, out)
     if os.environ.get("RANK", "0") == "0":
         (out / "dropped").write_text(str(result["dropped_pieces"]))
-        state = Step(model, objectives).named_parameters()
+        state = ModelWithObjectives(model, objectives).named_parameters()
         save_file({k: v.detach().contiguous() for k, v in state}, out / "end.safetensors")
 
 

@@ -23,7 +23,7 @@ from groundling.core.output_types import Choose, Classify, Pick
 from groundling.core.registry import instances
 from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
-from groundling.models.task_heads import Reading
+from groundling.models.task_heads import HeadContext
 from groundling.models.text import TextEncoder
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
@@ -33,10 +33,10 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.objectives import Adversarial
 from groundling.settings.training import TrainConfig
 from groundling.tasks.splits import Unlabelled
-from groundling.training.batch_sampler import Feed, Plan, Source
+from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
 from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, Once
 from groundling.training.inner_steps.villa import Villa
-from groundling.training.loop import Step, train
+from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
@@ -85,7 +85,7 @@ def vcr() -> tuple[nn.Module, Supervised, Any]:
     torch.manual_seed(9)
     model = uniter(toys.bert(len(words)), words, width=12)
     form = Choose(tuple(str(number) for number in range(CHOICES)))
-    head = ChoiceRightOrWrong(Reading(model.sizes, ChoiceRightOrWrong.trained_on(form)))
+    head = ChoiceRightOrWrong(HeadContext(model.sizes, ChoiceRightOrWrong.trained_on(form)))
     return model, Supervised(model.sizes, form=form, head=head), choices()
 
 
@@ -108,7 +108,7 @@ def classes(name: str) -> tuple[nn.Module, Supervised, Any]:
 
 
 def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tensor]:
-    named = Step(model, objectives).named_parameters()
+    named = ModelWithObjectives(model, objectives).named_parameters()
     return {name: value.detach().clone() for name, value in named}
 
 
@@ -268,8 +268,8 @@ def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path:
     train(model, [task], data, replace(SGD, steps=steps), tmp_path, inner=villa(**options))
     plain, head, _ = vcr()
     still(plain).train(), still(head).train()
-    feed = Feed(Plan([Source(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1)
-    parameters = list(Step(plain, [head]).parameters())
+    feed = Feed(SamplePlan([DataSource(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1)
+    parameters = list(ModelWithObjectives(plain, [head]).parameters())
     optimizer = torch.optim.SGD(parameters, SGD.lr)
     for number in range(steps):
         ByHand(**settings).step(plain, head, feed[number])
@@ -434,7 +434,7 @@ def test_pretraining_compares_every_heads_answers(tmp_path: Path, capsys: Any) -
     """Masked words, matches and classes have logits; the divergence of each is a mean over its own items."""
     model, objectives, data = pretraining()
     for name in ("masked_lm", "sentence_image", "masked_regions"):
-        source = Source(data, objectives=(name,))
+        source = DataSource(data, objectives=(name,))
         train(model, [objectives[name]], [source], SGD, tmp_path / name, inner=villa(size=0.5))
         assert all(line["divergence"] > 0 for line in log_of(tmp_path / name))
     assert "note" not in capsys.readouterr().err
@@ -454,7 +454,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
     for accumulate in (1, 3):
         model, task, data = classes("uniter")
         others = Unlabelled(data, np.array(0))
-        source = Source(data, beside=others, each=2)
+        source = DataSource(data, beside=others, each=2)
         out = tmp_path / str(accumulate)
         config = replace(SGD, accumulate=accumulate)
         train(still(model), [still(task)], [source], config, out, inner=villa(size=0.5))

@@ -29,12 +29,12 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify, Pick
+from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick
 from groundling.core.registry import instances, named
 from groundling.data.regions.samples import within
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.models.heads import HEADS
-from groundling.models.task_heads import PairPooler, Reading
+from groundling.models.task_heads import HeadContext, PairPooler
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.fields import changed, configured
 from groundling.studies.clip_td.commands import VCR as vcr
@@ -279,7 +279,7 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
         # A tokenizer of 28,996 pieces is not at hand: the table grows by what the words add to this one.
         ready_for_vcr(model, [Example("c", "d", names=("person",))])
         bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
-        head = ChoiceRightOrWrong(Reading(model.sizes, Choose(tuple("0123"))))
+        head = ChoiceRightOrWrong(HeadContext(model.sizes, Choose(tuple("0123"))))
     assert bert.config.type_vocab_size == 4
     parts = [*model.parameters(), *head.parameters()]
     assert sum(parameter.numel() for parameter in parts) == total
@@ -312,10 +312,12 @@ def test_every_part_has_a_masked_piece(place: Path) -> None:
 @pytest.mark.parametrize("task", ["vqa", "snli-ve", "vcr", "refcoco+"])
 def test_heads_have_no_dropout_as_in_the_release(task: str) -> None:
     """model/vqa.py, ve.py, vcr.py and re.py: the layers of the encoder alone drop out."""
-    form = {"vqa": Answer(("a", "b")), "refcoco+": Pick("regions", "ce")}.get(task)
+    form = {"vqa": OpenAnswer(("a", "b")), "refcoco+": Pick("regions", "ce")}.get(task)
     form = form or (Choose(("0", "1")) if task == "vcr" else Classify(("n", "y")))
     head = (
-        named("vision_language", Design, "uniter").heads[task](Reading(tiny().sizes, form)).train()
+        named("vision_language", Design, "uniter")
+        .heads[task](HeadContext(tiny().sizes, form))
+        .train()
     )
     rates = [part.p for part in head.modules() if isinstance(part, torch.nn.Dropout)]
     assert not any(rates)

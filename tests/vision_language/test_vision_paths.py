@@ -27,11 +27,11 @@ from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify, Pick
+from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick
 from groundling.core.registry import instances, named
-from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextSamples
-from groundling.models.task_heads import FirstPosition, ImagesApart, PairPooler, Reading
+from groundling.models.task_heads import FirstPosition, HeadContext, ImagesApart, PairPooler
 from groundling.objectives import Given, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
@@ -60,7 +60,7 @@ FOLDERS = {
 }
 BRIEF = replace(STEPS, steps=2, batch=4)
 FORMS = {
-    "vqa": Answer(tuple(map(str, range(3129)))),
+    "vqa": OpenAnswer(tuple(map(str, range(3129)))),
     "nlvr2": Classify(("False", "True")),
     "snli-ve": Classify(("a",) * 3),
     "vcr/answer": Choose(("0", "1", "2", "3")),
@@ -207,9 +207,9 @@ def test_the_blind_control_sees_boxes_and_no_features(
     poor = tmp_path / "poor"
     writer = RegionWriter(poor)
 
-    def empty(name: str) -> Found:
+    def empty(name: str) -> ImageRegions:
         row = rich[name]
-        return Found(
+        return ImageRegions(
             name, (32, 32), row.boxes, row.confidence, np.zeros_like(row.features), row.classes
         )
 
@@ -251,10 +251,12 @@ def with_whole(folder: Path, old: RegionStore) -> Path:
     """A copy of a store in which every image is a region, too."""
     writer = RegionWriter(folder)
 
-    def one(name: str) -> Found:
+    def one(name: str) -> ImageRegions:
         row = old[name]
         parts = (row.boxes, row.confidence, row.features, row.classes)
-        found = Found(name, old.size(name), *parts, annotated_order=old.in_annotated_order(name))
+        found = ImageRegions(
+            name, old.size(name), *parts, annotated_order=old.in_annotated_order(name)
+        )
         return found.with_whole(np.full((1, row.features.shape[1]), 3.0))
 
     writer.fill([(name, lambda name=name: one(name)) for name in old.ids])  # type: ignore[misc]
@@ -315,7 +317,7 @@ def test_what_each_model_sees_of_an_image(
 
 def heads(kind: str, task: str, hidden: int = 768) -> int:
     with torch.device("meta"):
-        reading = Reading(
+        reading = HeadContext(
             Sizes(text=hidden, pooled=hidden, visual=hidden), FORMS[task], toys.bert_words()
         )
         head = DESIGNS[kind].heads[task](reading)
@@ -378,8 +380,8 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
     """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
     batch = collate(text_only.get(range(3), ()))
     form = Classify(("a", "b"))
-    reading = Reading(Sizes(text=8), form, bert_tokenizer)
-    head = vlberts.MaskedAnswer(reading)
+    reading = HeadContext(Sizes(text=8), form, bert_tokenizer)
+    head = vlberts.VLBertVqaHead(reading)
     objective = Supervised(reading.sizes, form=form, head=head).eval()
     head.mask_id = 4
     ids = batch.text.ids.clone()
@@ -396,9 +398,9 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
 def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
     example = toys.examples(1)[0]
     model = load_student(trained["vlbert"])
-    reading = Reading(model.sizes, FORMS["vqa"], model.text.tokenizer)
-    assert visualberts.MaskedAnswer(reading).ask(example).text == f"{example.text} [MASK]"
-    assert vlberts.MaskedAnswer(reading).ask(example).pair == "[MASK]"
+    reading = HeadContext(model.sizes, FORMS["vqa"], model.text.tokenizer)
+    assert visualberts.VisualBertVqaHead(reading).ask(example).text == f"{example.text} [MASK]"
+    assert vlberts.VLBertVqaHead(reading).ask(example).pair == "[MASK]"
     row = model.inputs(32)[0].engine.encode("red [MASK]")
     assert model.text.tokenizer.mask_token_id in row.ids
 
@@ -406,12 +408,14 @@ def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
 def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
     model = load_student(trained["vlbert"])
     table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
-    reading = Reading(model.sizes, Answer(("red", "left of", "")), model.text.tokenizer, table)
+    reading = HeadContext(
+        model.sizes, OpenAnswer(("red", "left of", "")), model.text.tokenizer, table
+    )
     rows = answer_rows(reading.form.labels, reading, table)
     torch.testing.assert_close(rows[0], table[ids("red")])
     torch.testing.assert_close(rows[1], (table[ids("left")] + table[ids("of")]) / 2)
     assert not rows[2].any()
-    assert torch.equal(vlberts.MaskedAnswer(reading).classify.weight, rows)
+    assert torch.equal(vlberts.VLBertVqaHead(reading).classify.weight, rows)
 
 
 def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[str, str]) -> None:

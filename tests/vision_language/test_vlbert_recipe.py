@@ -31,16 +31,16 @@ from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Batch, Encoded, Example, Regions, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose, Classify, Pick, Regress, with_loss
+from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick, Regress, with_loss
 from groundling.core.rng import generator
 from groundling.data.image_samples import Mirror, Mirrored, Pictured, mirrored_regions
 from groundling.data.regions.annotations import CLASSES, class_names, metadata
 from groundling.data.regions.samples import RegionSamples, Seeing, with_whole_image, within
-from groundling.data.regions.store import Found, RegionStore, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.text.words import rewritten
 from groundling.models.heads import save_heads, start_layer
-from groundling.models.task_heads import Reading, plain_head
+from groundling.models.task_heads import HeadContext, plain_head
 from groundling.objectives import Given, part_named
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
@@ -48,7 +48,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
 from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
 from groundling.vision_language.loading import load_student
-from groundling.vision_language.vlbert import NAMES, ChoiceByItself, MaskedAnswer, RegionByItself
+from groundling.vision_language.vlbert import NAMES, ChoiceByItself, RegionByItself, VLBertVqaHead
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
 BOXES = [[10, 5, 50, 45, 0.9], [0, 0, 80, 30, 0.8], [50, 10, 80, 50, 0.7], [30, 20, 60, 40, 0.9]]
@@ -145,7 +145,7 @@ def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
 def test_cells_survive_packing(tmp_path: Path) -> None:
     cover = np.random.default_rng(0).random((5, 14, 14)) < 0.5
     boxes = np.tile(np.float32([0, 0, 1, 1]), (5, 1))
-    found = Found("a", (9, 9), boxes, np.ones(5), np.ones((5, 2)), cover=cover)
+    found = ImageRegions("a", (9, 9), boxes, np.ones(5), np.ones((5, 2)), cover=cover)
     RegionWriter(tmp_path).write(0, [found])
     RegionWriter(tmp_path).close({})
     kept = RegionStore(tmp_path, features=False)["a"].cover
@@ -157,7 +157,7 @@ def test_cells_survive_packing(tmp_path: Path) -> None:
 def test_damaged_segments_are_named(place: Path, tmp_path: Path) -> None:
     cover = np.ones((2, 14, 14), bool)
     boxes = np.tile(np.float32([0, 0, 1, 1]), (2, 1))
-    found = Found("a", (9, 9), boxes, np.ones(2), np.ones((2, 3)), cover=cover)
+    found = ImageRegions("a", (9, 9), boxes, np.ones(2), np.ones((2, 3)), cover=cover)
     writer = RegionWriter(tmp_path / "some")
     with pytest.raises(InputError, match="images differ: 3 numbers, no classes and 3 numbers, no"):
         writer.write(0, [found, replace(found, id="b", cover=None)])
@@ -279,7 +279,7 @@ def test_words_are_rewritten_and_tags_move_along() -> None:
 
 
 def test_persons_have_names_that_go_round() -> None:
-    head = ChoiceByItself(Reading(Sizes(text=8, pooled=8), Choose(tuple("0123"))))
+    head = ChoiceByItself(HeadContext(Sizes(text=8, pooled=8), Choose(tuple("0123"))))
     example = Example(
         "vcr-1",
         "Why is Casey Jessie near dog ?",
@@ -322,7 +322,7 @@ def test_left_and_right_change_places() -> None:
     # An answer whose counterpart is no answer counts for nothing, as the padding does.
     expected = np.array([[1, 1], [0, 0.3], [-1, 0.6], [-100, -100]], np.float32)
     assert np.array_equal(turned.label, expected)
-    form = Answer(("left side", "right side", "left"))
+    form = OpenAnswer(("left side", "right side", "left"))
     outputs = torch.randn(1, 3)
     found = form.loss(outputs, torch.from_numpy(turned.label[None]))
     wanted = form.loss(outputs, torch.tensor([[0.3, 1.0, 0.0]]))
@@ -521,13 +521,13 @@ def test_vqa_starts_from_berts_own_transform(place: Path, tmp_path: Path) -> Non
     folder = homes.home(tmp_path / "masked", BertForMaskedLM(bert.config), words)
     transform = BertForMaskedLM.from_pretrained(folder).cls.predictions.transform
     model = load_student(folder)
-    reading = Reading(model.sizes, Answer(("yes", "no")), words)
-    head = MaskedAnswer(reading)
+    reading = HeadContext(model.sizes, OpenAnswer(("yes", "no")), words)
+    head = VLBertVqaHead(reading)
     assert [start_layer(layer, folder, name, "bert") for layer, name in head.starts()] == [True] * 2
     assert torch.equal(head.between[0].weight, transform.dense.weight)
     assert torch.equal(head.between[2].bias, transform.LayerNorm.bias)
     # An earlier run's head counts more, and a folder without any leaves the layer new.
-    earlier = MaskedAnswer(reading)
+    earlier = VLBertVqaHead(reading)
     names = dict(zip(["dense", "norm"], [earlier.between[0], earlier.between[2]], strict=True))
     save_heads(folder, {f"masked_lm.head.{name}": layer for name, layer in names.items()})
     assert all(start_layer(layer, folder, name, "bert") for layer, name in head.starts())
@@ -563,7 +563,7 @@ def test_vqa_without_pretraining_reaches_the_saved_head(place: Path, tmp_path: P
 
 def test_refcoco_takes_the_mean_over_regions_and_drops_nothing_out() -> None:
     sizes = Sizes(text=8, visual=8)
-    head = RegionByItself(Reading(sizes, Pick()))
+    head = RegionByItself(HeadContext(sizes, Pick()))
     assert head.dropout.p == 0
     objective = Supervised(sizes, form=Pick("regions", "ce"), head=head)
     labels = torch.tensor([[1, 0, 0, -100], [0, 1, 1, 0]])
@@ -576,7 +576,7 @@ def test_refcoco_takes_the_mean_over_regions_and_drops_nothing_out() -> None:
     expected = F.binary_cross_entropy_with_logits(outputs[there], labels[there].float())
     assert (loss / 7).item() == pytest.approx(expected.item(), rel=1e-5)
     # Other heads, and this one with a softmax, count samples as before.
-    plain = Supervised(sizes, form=Pick(), head=plain_head(Reading(sizes, Pick())))
+    plain = Supervised(sizes, form=Pick(), head=plain_head(HeadContext(sizes, Pick())))
     softmax = Supervised(sizes, form=Pick(), head=head, loss="ce")
     assert plain.count(batch) == softmax.count(batch) == {"task": 2}
 
@@ -584,7 +584,7 @@ def test_refcoco_takes_the_mean_over_regions_and_drops_nothing_out() -> None:
 def test_vcr_takes_the_mean_over_choices() -> None:
     form = Choose(tuple("0123"))
     sizes = Sizes(text=8, pooled=8)
-    head = ChoiceByItself(Reading(sizes, form))
+    head = ChoiceByItself(HeadContext(sizes, form))
     texts = TextSamples(
         [Example("a", "b", label=2, choices=tuple("cdef"))], TextInput(toys.bert_words(), 8)
     )

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 from groundling.command_line import SHARED, Command
 from groundling.command_line.names import Arm, arm_of, check_inner
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -131,5 +131,5 @@ COMMAND = Command(
     "--text my_text.txt --out runs/adapted",
     common="student teacher text arm held retention steps epochs batch lr seed cpu",
     rules=check,
-    leaves=RunFolder(inputs, makes=makes),
+    leaves=ResumableRun(inputs, makes=makes),
 )

@@ -184,7 +184,7 @@ FEWEST = 3
 
 
 @dataclass(frozen=True)
-class Pairs:
+class SimilarityPairs:
     """Pairs of texts, and how similar people say they are."""
 
     source: str
@@ -195,7 +195,7 @@ class Pairs:
     """(P,) on any scale."""
 
 
-def read_pairs(path: str | Path) -> Pairs:
+def read_pairs(path: str | Path) -> SimilarityPairs:
     """GLUE's folder or STS-B's, of which dev.tsv is read, or a tsv of text, text, number, with a header or without.
 
     Raises InputError, naming the line, for anything else, and for fewer than 3 pairs or equal similarities.
@@ -212,7 +212,7 @@ def read_pairs(path: str | Path) -> Pairs:
             f"{path}: {len(texts)} pairs with {len(set(numbers))} different similarities; expected at least {FEWEST} "
             "pairs that differ"
         )
-    return Pairs(str(path), texts, np.array(numbers))
+    return SimilarityPairs(str(path), texts, np.array(numbers))
 
 
 def _own_pairs(path: Path) -> tuple[list[tuple[str, str]], list[float]]:
@@ -245,7 +245,7 @@ def _number(field: str) -> float:
 class Retention:
     """Agreement with people before a training and after it."""
 
-    def __init__(self, pairs: Pairs, text: TextEncoder, sentence: Sentence) -> None:
+    def __init__(self, pairs: SimilarityPairs, text: TextEncoder, sentence: Sentence) -> None:
         """`text` as it is before, and how its sentence vectors are made."""
         self.pairs = pairs
         self.sentence = sentence
@@ -270,7 +270,7 @@ class Retention:
         return line + (f", {report['projected']:.3f} projected" if "projected" in report else "")
 
 
-def agreement(text: TextEncoder, sentence: Sentence, pairs: Pairs) -> dict[str, Any]:
+def agreement(text: TextEncoder, sentence: Sentence, pairs: SimilarityPairs) -> dict[str, Any]:
     """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts pieces that did not fit.
 
     Texts are encoded as sentence-transformers does: whole, up to the folder's own length, with its default prompt. The

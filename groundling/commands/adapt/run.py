@@ -52,7 +52,7 @@ from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.batch_sampler import Source, sectioned
+from groundling.training.batch_sampler import DataSource, sectioned
 from groundling.training.held_out import HeldOut, flattery, held_report
 from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
@@ -68,7 +68,7 @@ SLOTS = 9 * 77
 
 
 @dataclass(frozen=True)
-class Reading:
+class TextLayout:
     """How texts are cut."""
 
     form: Literal["lines", "blocks"]
@@ -101,12 +101,12 @@ def reading_of(
     max_windows: int,
     joint: bool,
     longest: int,
-) -> Reading:
+) -> TextLayout:
     """How an arm reads its text: as told, or else, if it is `joint`, as XDBERT; `longest` is what the student reads."""
     if form == "auto":
         form = "blocks" if joint else "lines"
     wanted = max_length or (BLOCK if form == "blocks" else LINE)
-    return Reading(form, min(wanted, longest), max_windows)
+    return TextLayout(form, min(wanted, longest), max_windows)
 
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
@@ -145,7 +145,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     run.note(*fewer_negatives(objectives, training), *length_note(by_length, reading.form))
     held_out = _held_out(held, teacher_set, model, objectives, training)
     exam = held_out.exam(config.examining) if held_out else None
-    sources = sectioned(Source(samples, name="--text"), texts.bounds, files)
+    sources = sectioned(DataSource(samples, name="--text"), texts.bounds, files)
     result = train(
         model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
     )
@@ -173,7 +173,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
 def _texts(
     config: AdaptConfig,
     files: Sequence[Weighted],
-    reading: Reading,
+    reading: TextLayout,
     text: TextEncoder,
     windows: WindowInput | None,
     place: Path,
@@ -208,7 +208,7 @@ def _held_out(
     if texts is None:
         return None
     samples, teachers = teacher_set.wrap(texts)
-    sources = [Source(samples, name="--held")]
+    sources = [DataSource(samples, name="--held")]
     return HeldOut("texts", sources, model, objectives, teachers, training)
 
 
@@ -363,7 +363,7 @@ def _pace(training: TrainConfig) -> str:
 
 
 def _model(
-    config: AdaptConfig, arm: Arm, text: TextEncoder, reading: Reading, seed: int
+    config: AdaptConfig, arm: Arm, text: TextEncoder, reading: TextLayout, seed: int
 ) -> tuple[TextEncoder | CrossModal, WindowInput | None]:
     """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
     if not arm.joint:

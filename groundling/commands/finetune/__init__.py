@@ -12,7 +12,7 @@ from groundling.command_line import SHARED, Command
 from groundling.command_line.names import check_extra, check_inner
 from groundling.core.errors import InputError
 from groundling.models.hub import is_adapter
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
 from groundling.settings.inputs import (
     Adapting,
@@ -251,5 +251,5 @@ COMMAND = Command(
     common="model task data text label image regions seeds epochs batch lr cpu",
     rules=check,
     reads=reads,
-    leaves=RunFolder(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
+    leaves=ResumableRun(inputs, free=ASKED_FOR_LATER, makes=makes, grows=True),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Classify, Form
+from groundling.core.output_types import Classify, Form, OpenAnswer
 from groundling.core.registry import fitting, named
 from groundling.core.rng import generator
 from groundling.data.image_samples import Mirror
@@ -22,11 +22,11 @@ from groundling.objectives import Objective
 from groundling.settings.inputs import OwnFile, RegionInput
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.splits import Chosen, Unlabelled, left_over, taken
+from groundling.tasks.splits import SampleSelection, Unlabelled, left_over, taken
 from groundling.tasks.table import own_task
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
-from groundling.training.batch_sampler import Source
+from groundling.training.batch_sampler import DataSource
 from groundling.vision_language.single_stream import SingleStream
 
 Splits = Mapping[str, Sequence[Example]]
@@ -214,7 +214,7 @@ def _taught(
 
 def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
     """Examples as they are asked of mirrored pictures, with other sides in their words and answers."""
-    mirror = Mirror(form.labels if isinstance(form, Answer | Classify) else ())
+    mirror = Mirror(form.labels if isinstance(form, OpenAnswer | Classify) else ())
     return [mirror(example) for example in examples]
 
 
@@ -242,20 +242,20 @@ def learning_from(
     objectives: Sequence[Objective],
     data: str,
     unlabelled: int,
-) -> Source:
+) -> DataSource:
     """What is learned from: training samples of these examples, `unlabelled` ones without labels beside each other one.
 
     Raises InputError if there are some, and no objective that needs no label.
     """
     called = f"--data {data}" if data else "the data"
     if not unlabelled:
-        return Source(samples, name=called)
+        return DataSource(samples, name=called)
     if all("labels.label" in objective.needs for objective in objectives):
         names = " ".join(one.name for one in objectives[1:])  # behind the task's own
         raise InputError(f"--unlabelled {unlabelled}: all of --objectives {names} need labels")
     known = [number for number, one in enumerate(examples) if one.label is not None]
     others = [number for number, one in enumerate(examples) if one.label is None]
-    labelled = Chosen(samples, known)
+    labelled = SampleSelection(samples, known)
     (first,) = labelled.get([0], [generator(examples[0].id)])
-    rest = Unlabelled(Chosen(samples, others), first.labels["label"])
-    return Source(labelled, name=called, beside=rest, each=unlabelled)
+    rest = Unlabelled(SampleSelection(samples, others), first.labels["label"])
+    return DataSource(labelled, name=called, beside=rest, each=unlabelled)

@@ -15,7 +15,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import Metric, collapsed, commonest
-from groundling.core.output_types import Answer, Form, Pick, Regress
+from groundling.core.output_types import Form, OpenAnswer, Pick, Regress
 from groundling.data.samples import Samples
 from groundling.models.formats import Student
 from groundling.objectives.supervised import Supervised
@@ -23,7 +23,7 @@ from groundling.settings.inputs import Pixels, RegionInput
 from groundling.settings.objectives import ExtraObjectives, ObjectiveSettings
 from groundling.settings.training import Examining
 from groundling.tasks import Task
-from groundling.training.batch_sampler import Source
+from groundling.training.batch_sampler import DataSource
 from groundling.training.evaluation import Exam, Scores, evaluate
 from groundling.training.held_out import exam_every
 
@@ -37,7 +37,7 @@ def about(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
     return told | {"higher_is_better": task.metrics[0].higher_is_better}
 
 
-def mixed(learning: Source) -> dict[str, int]:
+def mixed(learning: DataSource) -> dict[str, int]:
     """How many examples without labels were learned from, and how many beside each other one; empty for none."""
     if learning.beside is None:
         return {}
@@ -113,7 +113,7 @@ def constant_of(form: Form, examples: Sequence[Example]) -> float | None:
         pairs = np.array([[label, 1.0]]) if np.ndim(label) == 0 else np.asarray(label)
         for number, score in pairs:
             credit[int(number)] += float(score)
-    never = form.never if isinstance(form, Answer) else ()
+    never = form.never if isinstance(form, OpenAnswer) else ()
     offered = [one for one in credit if one >= 0 and not (never and form.spell(one) in never)]
     return min(offered, key=lambda one: (-credit[one], one), default=None)
 

@@ -66,7 +66,7 @@ from groundling.objectives.supervised import Supervised
 from groundling.prediction.description import Described, Reads, facts_of
 from groundling.runs.hashing import hashes_of
 from groundling.runs.progress import say_notes
-from groundling.runs.run import Part, Run
+from groundling.runs.run import Run, RunPart
 from groundling.settings.fields import refuse_given
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainConfig
@@ -293,7 +293,7 @@ class Seeds:
             unlabelled=config.unlabelled,
         )
 
-    def run(self, seed: int, part: Part) -> dict[str, Any]:
+    def run(self, seed: int, part: RunPart) -> dict[str, Any]:
         """Fine-tune and evaluate with one seed."""
         splits = self.splits
         student = student_of(self.config, seed, self.inputs.learned)
@@ -326,7 +326,7 @@ def one_run(
     task: Task,
     splits: Splits,
     training: TrainConfig,
-    part: Part,
+    part: RunPart,
     config: FinetuneConfig,
     teacher_set: TeacherSet | None = None,
     inputs: RegionInputs | None = None,
@@ -435,7 +435,7 @@ def _evaluated(
     objective: Supervised,
     task: Task,
     samples: Mapping[str, Samples],
-    part: Part,
+    part: RunPart,
 ) -> dict[str, Scores]:
     """Answers of every split that is not learned from, written to the seed's folder, which notes where all are one."""
     answers = {}

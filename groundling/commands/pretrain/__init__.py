@@ -11,7 +11,7 @@ from groundling.command_line import SHARED, Command
 from groundling.command_line.names import check_extra, check_inner
 from groundling.core.errors import InputError
 from groundling.models.hub import has_cnn
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -197,5 +197,5 @@ COMMAND = Command(
     common="model student regions captions task data steps epochs batch lr seed cpu",
     rules=check,
     reads=reads,
-    leaves=RunFolder(inputs, makes=["model"]),
+    leaves=ResumableRun(inputs, makes=["model"]),
 )

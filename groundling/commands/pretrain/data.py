@@ -12,7 +12,7 @@ from accelerate import PartialState
 from groundling.commands.pretrain import HeldTexts, LearnedTexts
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, refuse
-from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.output_types import Choose, Classify, OpenAnswer
 from groundling.data.captions.captions import (
     Captioned,
     Wanted,
@@ -37,10 +37,10 @@ from groundling.data.samples import (
 from groundling.objectives import Objective
 from groundling.settings.inputs import Weighted, weighted, weighted_files
 from groundling.tasks import Task
-from groundling.tasks.splits import Chosen, hidden_versions, taken
+from groundling.tasks.splits import SampleSelection, hidden_versions, taken
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
-from groundling.training.batch_sampler import Source, sectioned
+from groundling.training.batch_sampler import DataSource, sectioned
 from groundling.vision_language import Phase
 from groundling.vision_language.single_stream import SingleStream
 
@@ -69,7 +69,7 @@ def task_texts(
             )
         if isinstance(example.label, int) and example.choices:
             example = with_choice(example, example.label)
-        elif isinstance(task.form, Answer):
+        elif isinstance(task.form, OpenAnswer):
             example = replace(example, pair=task.form.best(example.label) or None)
         texts.append(_as_text(example, tags))
     return _once(texts, task)
@@ -406,7 +406,7 @@ def sources_of(
     phase: Phase,
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
-) -> list[Source]:
+) -> list[DataSource]:
     """Every corpus once for each kind of step; objectives beside the model's own score every step.
 
     A step draws a corpus and a kind together, as UNITER's release does (ChenRocks/UNITER, data/loader.py).
@@ -421,24 +421,24 @@ def sources_of(
             present = tuple(name for name in mixed if name in names)
             if present:
                 name = f"{each.name}: {'+'.join(present)}"
-                sources.append(Source(samples, ratio * weight, (*present, *always), name))
+                sources.append(DataSource(samples, ratio * weight, (*present, *always), name))
     return sources
 
 
-def some_of(sources: Sequence[Source], pixels: bool) -> list[Source]:
+def some_of(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
     """A few samples of every source, evenly spaced: fewer of those with `pixels`."""
     most = ASKED_PIXELS if pixels else ASKED
     world = PartialState().num_processes  # each of which has a share
     return [
-        replace(one, samples=Chosen(one.samples, thinned(range(len(one.samples)), most)))
+        replace(one, samples=SampleSelection(one.samples, thinned(range(len(one.samples)), most)))
         for one in sources
         if len(one.samples) >= world
     ]
 
 
 def text_alone(
-    files: Sequence[Weighted], text: TextInput, sources: Sequence[Source], place: Path
-) -> list[Source]:
+    files: Sequence[Weighted], text: TextInput, sources: Sequence[DataSource], place: Path
+) -> list[DataSource]:
     """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
 
     They are kept tokenised below the folder `place`.
@@ -447,5 +447,5 @@ def text_alone(
         return []
     share = sum(source.ratio for source in sources)
     alone = corpus_samples([each.file for each in files], "blocks", text, place)
-    source = Source(alone, share, ("masked_lm",), "text alone", counts=False)
+    source = DataSource(alone, share, ("masked_lm",), "text alone", counts=False)
     return sectioned(source, alone.bounds, files)

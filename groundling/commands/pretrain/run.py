@@ -25,7 +25,7 @@ from groundling.commands.pretrain.data import (
     versions_of,
 )
 from groundling.core.errors import InputError
-from groundling.core.output_types import Answer, Choose
+from groundling.core.output_types import Choose, OpenAnswer
 from groundling.core.registry import is_outside, named
 from groundling.core.rng import seed_of
 from groundling.data.corpora.prepared import place_of_stores
@@ -286,7 +286,7 @@ def _told(task: Task | None, learned: LearnedTexts, answers: TaskAnswers) -> lis
     """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
     if task is None or answers == "any":
         return []
-    if not (isinstance(task.form, Answer | Choose) or answers == "judged"):
+    if not (isinstance(task.form, OpenAnswer | Choose) or answers == "judged"):
         return []
     held = [split for split in task.dev if split in learned.train_splits]
     if held:

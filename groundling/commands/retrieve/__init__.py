@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
 from groundling.settings.inputs import CaptionReading
 
@@ -78,6 +78,6 @@ COMMAND = Command(
     common="model captions images student listing skip-missing cpu",
     speaks=True,
     rules=check,
-    leaves=RunFolder(inputs),
+    leaves=ResumableRun(inputs),
     shows="groundling.commands.retrieve.run:told",
 )

@@ -53,7 +53,7 @@ TIES = "the right one last"
 """Of answers that score the same."""
 
 
-class Read(NamedTuple):
+class EncodedTexts(NamedTuple):
     """Texts as one encoder reads them."""
 
     vectors: np.ndarray
@@ -111,12 +111,12 @@ class SentenceEncoder(NamedTuple):
     max_length: int
     """Pieces of a text that it reads."""
 
-    def read(self, texts: Sequence[str], source: str) -> Read:
+    def read(self, texts: Sequence[str], source: str) -> EncodedTexts:
         """The texts as it reads them; raises InputError, naming its `source`, for what is no number."""
         vectors, dropped = sentence_vectors(self.text, self.sentence, texts, self.max_length)
         if not torch.isfinite(vectors).all():
             raise InputError(f"{source}: its sentence vectors are not finite numbers")
-        return Read(F.normalize(vectors.float(), dim=-1).numpy(), dropped)
+        return EncodedTexts(F.normalize(vectors.float(), dim=-1).numpy(), dropped)
 
 
 def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
@@ -183,7 +183,7 @@ def _texts(
     config: RetrieveConfig,
     device: torch.device,
     cache: FeatureCache,
-) -> tuple[dict[str, Read], dict[str, dict[str, Any]]]:
+) -> tuple[dict[str, EncodedTexts], dict[str, dict[str, Any]]]:
     """The texts as each side reads them, and how long a text it can read."""
     own = ClipSentences(*load_clip_text(config.model), max_windows=config.windows)
     own.to(device)
@@ -196,12 +196,12 @@ def _texts(
     return read, told
 
 
-def _own_texts(texts: Sequence[str], teacher: ClipSentences, cache: FeatureCache) -> Read:
+def _own_texts(texts: Sequence[str], teacher: ClipSentences, cache: FeatureCache) -> EncodedTexts:
     """Texts as the model's own text side reads them."""
     examples = [Example(str(number), text) for number, text in enumerate(texts)]
     vectors, dropped = _features(examples, teacher, "sentence", cache)
     norm = np.linalg.norm(vectors, axis=1, keepdims=True)
-    return Read(vectors / np.maximum(norm, 1e-12), dropped)
+    return EncodedTexts(vectors / np.maximum(norm, 1e-12), dropped)
 
 
 def _features(
@@ -214,7 +214,7 @@ def _features(
 
 
 def _numbers(
-    gallery: Gallery, read: dict[str, Read], told: dict[str, dict[str, Any]], seed: int
+    gallery: Gallery, read: dict[str, EncodedTexts], told: dict[str, dict[str, Any]], seed: int
 ) -> dict[str, Any]:
     """What each side finds, who finds more, and the same of the texts that the model cannot read whole."""
     found = {

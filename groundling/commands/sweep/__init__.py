@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Runs
+from groundling.runs.outputs import RunCollection
 from groundling.settings.fields import Input, Settings, at_least, needed
 
 
@@ -53,5 +53,5 @@ COMMAND = Command(
     common="file table rows seeds processes plan miniature",
     speaks=True,
     rules=check,
-    leaves=Runs(),
+    leaves=RunCollection(),
 )

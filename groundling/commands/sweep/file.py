@@ -15,12 +15,12 @@ from groundling.commands.sweep.schema import (
     REFERENCE,
     SEEDS,
     Filled,
-    Note,
     Notes,
     PaperTable,
     Pretraining,
-    Source,
+    SettingNote,
     Sweep,
+    SweepSource,
     Tuning,
     Variant,
     check_fits,
@@ -67,7 +67,7 @@ OF_WEIGHTS = {**OF_SOURCE, "size": str, "answers": str}
 
 
 @dataclass(frozen=True)
-class _Layer:
+class _TableSettings:
     """Settings of one table of the file."""
 
     where: str
@@ -81,7 +81,7 @@ class _File:
     def __init__(self, path: str | Path) -> None:
         self.path = path
         self.content = _content(path)
-        self.shared: dict[str, _Layer] = {}
+        self.shared: dict[str, _TableSettings] = {}
         """Settings that several tables share, by the name after `with.`."""
         self.used: set[str] = set()
         for name, table in self.content.get("with", {}).items():
@@ -90,15 +90,15 @@ class _File:
     def where(self, table: str) -> str:
         return f"{self.path}, {table}"
 
-    def _layer(self, table: object, name: str) -> _Layer:
+    def _layer(self, table: object, name: str) -> _TableSettings:
         where = self.where(name)
         rest = table_of(table, where)
         notes = read_notes(rest.pop("paper", {}), where)
         if notes and "paper" not in self.content:
             raise InputError(f"{self.path}: notes of a paper, but no [paper] table with its title")
-        return _Layer(where, rest, notes)
+        return _TableSettings(where, rest, notes)
 
-    def layers(self, table: object, name: str) -> list[_Layer]:
+    def layers(self, table: object, name: str) -> list[_TableSettings]:
         """A table's settings, behind those of the shared ones that its `with` names."""
         own = self._layer(table, name)
         values = dict(own.values)
@@ -154,7 +154,7 @@ class _File:
             raise InputError(f"{where}: no title, which says what is reproduced")
         return str(about["title"])
 
-    def _sources(self) -> dict[str, Source]:
+    def _sources(self) -> dict[str, SweepSource]:
         sources = {}
         for family, known in (("data", OF_DATA), ("weights", OF_WEIGHTS)):
             for name, table in self.content.get(family, {}).items():
@@ -166,7 +166,7 @@ class _File:
                 sources[reference] = self._source(reference, table, known)
         return sources
 
-    def _source(self, name: str, table: object, known: Mapping[str, type]) -> Source:
+    def _source(self, name: str, table: object, known: Mapping[str, type]) -> SweepSource:
         where = self.where(f"[{name.replace(':', '.')}]")
         rest = table_of(table, where)
         made_by = makers() if name.startswith("data:") else ()
@@ -181,7 +181,7 @@ class _File:
         if not rest.get("get") and not is_made_or_hub:
             raise InputError(f"{where}: no `get`, which says where to obtain it")
         rest.setdefault("title", name.partition(":")[2])
-        return Source(name=name, command=command, settings=settings, **rest)
+        return SweepSource(name=name, command=command, settings=settings, **rest)
 
     def _pretraining(self, name: str, table: object) -> Pretraining:
         layers = self.layers(table, f'[pretrain."{name}"]')
@@ -199,7 +199,7 @@ class _File:
             raise InputError(f"{where}.tune: `with` belongs beside `tune`, not inside")
         layers = self.layers({"with": rest.pop("with", []), **tune}, f'[variants."{name}"].tune')
         merged: dict[str, Any] = {}
-        tune_notes: dict[str, Note] = {}
+        tune_notes: dict[str, SettingNote] = {}
         for layer in layers:
             # A mistake is told now, not after hours.
             filled(defaults_of("finetune"), layer.values, layer.where)
@@ -251,8 +251,8 @@ def read_sweep(path: str | Path) -> Sweep:
 
 
 def _filled_by(
-    layers: Sequence[_Layer], defaults: Filled, notes: Notes
-) -> tuple[Filled, dict[str, Note]]:
+    layers: Sequence[_TableSettings], defaults: Filled, notes: Notes
+) -> tuple[Filled, dict[str, SettingNote]]:
     """Settings and notes with those of several tables, of which the last one counts."""
     settings = defaults
     said = dict(notes)
@@ -309,7 +309,7 @@ def _check_no_model(table: Mapping[str, Any], where: str) -> None:
         )
 
 
-def _check_no_seeds(layer: _Layer) -> None:
+def _check_no_seeds(layer: _TableSettings) -> None:
     if "seeds" in layer.values:
         raise InputError(
             f"{layer.where}: seeds = {layer.values['seeds']}; every variant has the same seeds, "

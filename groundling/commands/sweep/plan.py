@@ -12,14 +12,14 @@ from typing import Any
 
 from groundling.commands.sweep.schema import (
     Filled,
-    Source,
     Sweep,
+    SweepSource,
     defaults_of,
     mark,
     references,
     spelt,
 )
-from groundling.commands.sweep.steps import Step, held_back
+from groundling.commands.sweep.steps import SweepStep, held_back
 from groundling.settings.fields import flat
 from groundling.settings.training import TrainConfig
 
@@ -62,10 +62,12 @@ class Cost:
     """Of one GPU, of all seeds."""
 
 
-class Plan:
+class SweepPlan:
     """A sweep's steps with what they cost and need."""
 
-    def __init__(self, what: Sweep, steps: Sequence[Step], seconds_per_step: float = 0.0) -> None:
+    def __init__(
+        self, what: Sweep, steps: Sequence[SweepStep], seconds_per_step: float = 0.0
+    ) -> None:
         self.what = what
         self.steps = list(steps)
         self.seconds_per_step = seconds_per_step
@@ -74,12 +76,12 @@ class Plan:
         self.notes = held_back(self.steps, what.sources)
 
     @cached_property
-    def sources(self) -> list[Source]:
+    def sources(self) -> list[SweepSource]:
         """The data and weights that steps need, in the file's order."""
         needed = {name for step in self.steps for name in step.needs}
         return [source for name, source in self.what.sources.items() if name in needed]
 
-    def _cost(self, step: Step) -> Cost:
+    def _cost(self, step: SweepStep) -> Cost:
         config, training = step.settings
         if training is None:
             return Cost(None, None, None)
@@ -105,7 +107,7 @@ class Plan:
         most = values.get("max_train", 0)
         return min(known, most) if known and most else known
 
-    def _seconds(self, step: Step) -> float | None:
+    def _seconds(self, step: SweepStep) -> float | None:
         """Of an optimizer step on one GPU; None where nobody knows the model's size or the length of a row."""
         _, training = step.settings
         speed = TOKENS_A_SECOND.get(self._size(step))
@@ -125,7 +127,7 @@ class Plan:
             tokens = values["max_length"] + regions
         return training.batch * rows * tokens / speed
 
-    def _size(self, step: Step) -> str:
+    def _size(self, step: SweepStep) -> str:
         """The size of a step's model: of the weights that it, or what comes before it, starts from."""
         values = step.values
         for key in ("model", "student"):
@@ -139,7 +141,7 @@ class Plan:
                 return size
         return ""
 
-    def rows(self, step: Step) -> dict[str, dict[str, str]]:
+    def rows(self, step: SweepStep) -> dict[str, dict[str, str]]:
         """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
         defaults = _values(defaults_of(step.command))
         rows = {}
@@ -174,7 +176,7 @@ class Plan:
             "basis": BASIS,
         }
 
-    def _step_json(self, step: Step) -> dict[str, Any]:
+    def _step_json(self, step: SweepStep) -> dict[str, Any]:
         cost = self.costs[step.name]
         return {
             "name": step.name,
@@ -221,7 +223,7 @@ class Plan:
         widths = (0, 9, 9, 9, 5, 9)
         return ["## Jobs", "", *columns(rows, widths), "", total, *textwrap.wrap(BASIS, WIDTH), ""]
 
-    def _cost_cells(self, step: Step) -> tuple[str, str, str, str]:
+    def _cost_cells(self, step: SweepStep) -> tuple[str, str, str, str]:
         """Examples, steps, seeds and hours, as a table shows them."""
         cost = self.costs[step.name]
         if step.settings[1] is None:
@@ -282,7 +284,7 @@ def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
     return max(1, math.floor(round(training.epochs * examples / training.batch, 10)))
 
 
-def _state(source: Source) -> str:
+def _state(source: SweepSource) -> str:
     if Path(source.path).exists():
         return "there"
     if source.command:
@@ -290,12 +292,12 @@ def _state(source: Source) -> str:
     return "missing" if source.get else "hub id"
 
 
-def missing(plan: Plan) -> list[Source]:
+def missing(plan: SweepPlan) -> list[SweepSource]:
     """Data and weights that somebody has to obtain first."""
     return [source for source in plan.sources if _state(source) == "missing"]
 
 
-def _source_json(source: Source) -> dict[str, Any]:
+def _source_json(source: SweepSource) -> dict[str, Any]:
     return {
         "name": source.name,
         "title": source.title,

@@ -14,20 +14,20 @@ from groundling.command_line.names import arm_of
 from groundling.command_line.names import published as reported
 from groundling.commands.sweep import SweepConfig
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.plan import Plan, missing
+from groundling.commands.sweep.plan import SweepPlan, missing
 from groundling.commands.sweep.schema import (
     VERDICTS,
     Filled,
     PaperTable,
-    Source,
     Sweep,
+    SweepSource,
     command_of,
     references,
     resolved,
     slug,
     values_of,
 )
-from groundling.commands.sweep.steps import Step, check_notes, steps_of
+from groundling.commands.sweep.steps import SweepStep, check_notes, steps_of
 from groundling.core.errors import InputError, check_known
 from groundling.core.registry import instances
 from groundling.runs.folder import write_json
@@ -79,12 +79,14 @@ class StandIns:
 
     name: str
     """What they are drawn from."""
-    make: Callable[[Sequence[Source], Path], tuple[dict[str, Source], list[str]]]
+    make: Callable[[Sequence[SweepSource], Path], tuple[dict[str, SweepSource], list[str]]]
     """Sources whose paths are those of stand-ins in a folder, by name, and notes on them. Raises InputError for a \
 kind that it has none of."""
 
 
-def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
+def stand_in(
+    sources: Sequence[SweepSource], folder: Path
+) -> tuple[dict[str, SweepSource], list[str]]:
     """The sources, each with the path of its stand-in in `folder`, and notes on them; raises InputError as `make`."""
     (one,) = instances("stand_ins", StandIns).values()
     return one.make(sources, folder)
@@ -98,7 +100,7 @@ def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
     """
     what = read(config, work.out)
     if config.plan:
-        plan = Plan(what, steps_of(what, work.out), config.seconds_per_step)
+        plan = SweepPlan(what, steps_of(what, work.out), config.seconds_per_step)
         print("\n".join(plan.lines()))
         content = plan.as_json()
         write_json(work.out / "plan.json", content)
@@ -150,7 +152,7 @@ def _on_stand_ins(what: Sweep, out: Path) -> Sweep:
 
     Raises InputError for data or weights of a kind that nothing can stand in for.
     """
-    needed = Plan(what, steps_of(what, out)).sources
+    needed = SweepPlan(what, steps_of(what, out)).sources
     stood_in, notes = stand_in(needed, out / "stand-ins")
     for note in notes:
         print(f"note: {note}")
@@ -182,7 +184,7 @@ def check_runs(
             command_of(step.command).check_together(values)
         except InputError as error:
             raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
-    absent = missing(Plan(what, steps))
+    absent = missing(SweepPlan(what, steps))
     if absent:
         first = absent[0]
         more = f" ({len(absent) - 1} more are missing: --plan)" if len(absent) > 1 else ""
@@ -200,16 +202,16 @@ def _is_made(word: str, out: Path) -> bool:
     return bool(references(word)) or Path(word).is_relative_to(out)
 
 
-def run_all(what: Sweep, steps: Sequence[Step], out: Path, processes: int) -> dict[str, Any]:
+def run_all(what: Sweep, steps: Sequence[SweepStep], out: Path, processes: int) -> dict[str, Any]:
     """Run what is missing of its steps into `out/VARIANT/...`; judge every variant against its table's first one."""
-    for note in Plan(what, steps).notes:
+    for note in SweepPlan(what, steps).notes:
         print(f"note: {note}")
     run_jobs([_job(step, what) for step in steps], processes, print)
     judged = [_judge(what, table, out) for table in what.judged()]
     return judged[0] if len(judged) == 1 else {"tables": judged}
 
 
-def _job(step: Step, what: Sweep) -> Job:
+def _job(step: SweepStep, what: Sweep) -> Job:
     """The call of a step, whose settings have been checked."""
     config, training = step.settings
     values = values_of((resolved(config, what.sources), training), step.out)

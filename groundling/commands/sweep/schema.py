@@ -82,7 +82,7 @@ NUMBER = re.compile(r"([-+]?[\d.]+(?:e[-+]?\d+)?)(%?)")
 
 
 @dataclass(frozen=True)
-class Note:
+class SettingNote:
     """What a paper, or its authors' code, says of one setting."""
 
     printed: str
@@ -95,7 +95,7 @@ class Note:
     """The table of the sweep's file that says all this."""
 
 
-def read_notes(table: object, where: str) -> dict[str, Note]:
+def read_notes(table: object, where: str) -> dict[str, SettingNote]:
     """The notes of a `paper` table by setting; raises InputError naming the one that is malformed."""
     notes = {}
     for key, value in table_of(table, f"{where}.paper").items():
@@ -103,7 +103,7 @@ def read_notes(table: object, where: str) -> dict[str, Note]:
         if not texts or len(value) not in (2, 3):
             raise InputError(f"{where}.paper: {key} = {value!r}, expected {EXPECTED}")
         printed, source, *reason = value
-        notes[key] = Note(printed, source, "".join(reason), f"{where}.paper")
+        notes[key] = SettingNote(printed, source, "".join(reason), f"{where}.paper")
     return notes
 
 
@@ -156,7 +156,7 @@ def spelt(value: Any, titles: Mapping[str, str]) -> str:
     return REFERENCE.sub(lambda match: titles.get(match[0], match[0]), str(value))
 
 
-def mark(note: Note | None, value: object, titles: Mapping[str, str]) -> str:
+def mark(note: SettingNote | None, value: object, titles: Mapping[str, str]) -> str:
     """How a setting stands to the paper: the same, different for a reason, ours where it says nothing, or an input."""
     if note is None:
         return "input" if REFERENCE.search(str(value)) else "ours"
@@ -172,12 +172,12 @@ JOINT_OF = "joint of "
 PRETRAIN_OF = "pretrain of "
 SEEDS = 5
 """Runs of every task, where nothing says how many."""
-Notes = Mapping[str, Note]
+Notes = Mapping[str, SettingNote]
 """What a paper says of settings, by their names."""
 
 
 @dataclass(frozen=True)
-class Source:
+class SweepSource:
     """Data or weights that runs need."""
 
     name: str
@@ -305,7 +305,7 @@ class Sweep:
     """A seed adapts anew and fine-tunes; otherwise one adaptation, fine-tuned once per seed (the paper's way)."""
     pretrainings: tuple[Pretraining, ...] = ()
     """What comes before adaptation and fine-tuning."""
-    sources: Mapping[str, Source] = field(default_factory=dict)
+    sources: Mapping[str, SweepSource] = field(default_factory=dict)
     """Data and weights by reference."""
     tables: tuple[PaperTable, ...] = ()
     """None: every variant is run on every task."""
@@ -354,7 +354,7 @@ def references(value: object) -> list[str]:
     return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
 
 
-def resolved(value: Any, sources: Mapping[str, Source]) -> Any:
+def resolved(value: Any, sources: Mapping[str, SweepSource]) -> Any:
     """Settings, or a text, with every reference replaced by the path it stands for."""
     if isinstance(value, str):
         return REFERENCE.sub(lambda match: sources[match[0]].path, value)

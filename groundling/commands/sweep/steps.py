@@ -14,8 +14,8 @@ from groundling.commands.sweep.schema import (
     PRETRAININGS,
     Filled,
     Notes,
-    Source,
     Sweep,
+    SweepSource,
     Tuning,
     Variant,
     agrees,
@@ -29,7 +29,7 @@ from groundling.settings.fields import changed, flat
 
 
 @dataclass(frozen=True)
-class Step:
+class SweepStep:
     """One command of a sweep."""
 
     name: str
@@ -64,7 +64,7 @@ class Step:
         }
 
 
-def steps_of(what: Sweep, out: Path) -> list[Step]:
+def steps_of(what: Sweep, out: Path) -> list[SweepStep]:
     """Every command in the order in which they should start: data, models, then task by task.
 
     A sweep cut short has whole columns. Raises InputError for variants or tasks that would share a folder.
@@ -85,7 +85,7 @@ def steps_of(what: Sweep, out: Path) -> list[Step]:
     return _after_data(_makings(what, kept, out), kept, what)
 
 
-def _needed_models(tunings: Sequence[Step], models: Sequence[Step]) -> set[str]:
+def _needed_models(tunings: Sequence[SweepStep], models: Sequence[SweepStep]) -> set[str]:
     """The steps without which no fine-tuning can start; of a table's rows alone, that may be few."""
     before = {step.name: step.after for step in models}
     waiting = [name for step in tunings for name in step.after]
@@ -97,7 +97,9 @@ def _needed_models(tunings: Sequence[Step], models: Sequence[Step]) -> set[str]:
     return found
 
 
-def _after_data(makings: Sequence[Step], others: Sequence[Step], what: Sweep) -> list[Step]:
+def _after_data(
+    makings: Sequence[SweepStep], others: Sequence[SweepStep], what: Sweep
+) -> list[SweepStep]:
     """All steps, each behind those that make its data."""
     by_source = {step.name: step.name for step in makings}
     ordered = []
@@ -112,9 +114,9 @@ def _making(reference: str) -> str:
     return f"{reference}: make"
 
 
-def _makings(what: Sweep, steps: Sequence[Step], out: Path) -> list[Step]:
+def _makings(what: Sweep, steps: Sequence[SweepStep], out: Path) -> list[SweepStep]:
     """What makes the data that steps need, and the data that these need in turn."""
-    wanted: dict[str, Source] = {}
+    wanted: dict[str, SweepSource] = {}
     waiting = [name for step in steps for name in step.needs]
     while waiting:
         source = what.sources[waiting.pop(0)]
@@ -122,12 +124,12 @@ def _makings(what: Sweep, steps: Sequence[Step], out: Path) -> list[Step]:
             wanted[source.name] = source
             waiting += references(source.settings[0])
     return [
-        Step(_making(one.name), one.command, one.settings, Path(one.path))
+        SweepStep(_making(one.name), one.command, one.settings, Path(one.path))
         for one in reversed(wanted.values())
     ]
 
 
-def _pretrainings(what: Sweep, out: Path) -> list[Step]:
+def _pretrainings(what: Sweep, out: Path) -> list[SweepStep]:
     steps = []
     for one in what.pretrainings:
         config, training = one.settings
@@ -138,7 +140,9 @@ def _pretrainings(what: Sweep, out: Path) -> list[Step]:
             after = (_pretraining(before),)
         folder = out / PRETRAININGS / slug(one.name)
         steps.append(
-            Step(_pretraining(one.name), "pretrain", (config, training), folder, after, one.notes)
+            SweepStep(
+                _pretraining(one.name), "pretrain", (config, training), folder, after, one.notes
+            )
         )
     return steps
 
@@ -152,7 +156,7 @@ def _pretrained(name: str, out: Path) -> str:
 
 
 @dataclass(frozen=True)
-class _Round:
+class _AdaptationRound:
     """One adaptation of a variant and what is fine-tuned from it."""
 
     variant: Variant
@@ -161,32 +165,32 @@ class _Round:
     """Of the adaptation; of the fine-tuning, too, where every seed adapts anew."""
 
 
-def _rounds(what: Sweep, variant: Variant, out: Path) -> list[_Round]:
+def _rounds(what: Sweep, variant: Variant, out: Path) -> list[_AdaptationRound]:
     """One adaptation with all fine-tuning seeds, or one of both per seed."""
     folder = out / slug(variant.name)
     first = variant.train.seed
     if not what.adapt_every_seed:
-        return [_Round(variant, folder, first)]
+        return [_AdaptationRound(variant, folder, first)]
     most = max(what.seeds_of(tuning) for tuning in what.tunings)
-    return [_Round(variant, folder / f"seed-{s}", s) for s in range(first, first + most)]
+    return [_AdaptationRound(variant, folder / f"seed-{s}", s) for s in range(first, first + most)]
 
 
-def _adaptation(one: _Round, out: Path) -> Step:
+def _adaptation(one: _AdaptationRound, out: Path) -> SweepStep:
     settings = (one.variant.adapt, replace(one.variant.train, seed=one.seed))
     name = _adapting(one.folder, out)
     folder = one.folder / "adapt"
     notes = one.variant.notes
-    return Step(name, "adapt", settings, folder, notes=notes, variant=one.variant.name)
+    return SweepStep(name, "adapt", settings, folder, notes=notes, variant=one.variant.name)
 
 
-def _wanted(what: Sweep, tuning: Tuning, one: _Round) -> bool:
+def _wanted(what: Sweep, tuning: Tuning, one: _AdaptationRound) -> bool:
     """Whether a table asks for this round: of several adaptations, for as many as the task has seeds."""
     if not what.runs(one.variant, tuning):
         return False
     return not what.adapt_every_seed or one.seed - one.variant.train.seed < what.seeds_of(tuning)
 
 
-def _fine_tuning(what: Sweep, tuning: Tuning, one: _Round, out: Path) -> Step:
+def _fine_tuning(what: Sweep, tuning: Tuning, one: _AdaptationRound, out: Path) -> SweepStep:
     config, training = tuning.of(one.variant)
     if what.adapt_every_seed:
         config = replace(config, seeds=1)
@@ -194,7 +198,7 @@ def _fine_tuning(what: Sweep, tuning: Tuning, one: _Round, out: Path) -> Step:
     else:
         config = replace(config, seeds=what.seeds_of(tuning))
     model, after = _model_of(one, out)
-    return Step(
+    return SweepStep(
         f"{one.folder.relative_to(out)}: {tuning.name}",
         "finetune",
         (replace(config, model=model), training),
@@ -206,7 +210,7 @@ def _fine_tuning(what: Sweep, tuning: Tuning, one: _Round, out: Path) -> Step:
     )
 
 
-def _model_of(one: _Round, out: Path) -> tuple[str, tuple[str, ...]]:
+def _model_of(one: _AdaptationRound, out: Path) -> tuple[str, tuple[str, ...]]:
     """What is fine-tuned, and the step that must come before."""
     variant = one.variant
     if variant.joint_of:
@@ -224,7 +228,7 @@ def _adapting(folder: Path, out: Path) -> str:
     return f"{folder.relative_to(out)}: adapt"
 
 
-def check_notes(steps: Sequence[Step], what: Sweep) -> None:
+def check_notes(steps: Sequence[SweepStep], what: Sweep) -> None:
     """Raises InputError for a note on a setting that there is not, or a value that differs without a reason."""
     titles = what.titles
     for step in steps:
@@ -246,7 +250,7 @@ OWN_SPLIT = ("train",)
 
 
 @dataclass(frozen=True)
-class Read:
+class PriorExposure:
     """Answers that a model has read: of which data, splits and examples."""
 
     by: str
@@ -259,7 +263,7 @@ class Read:
     """The file of examples that were read alone; empty: all of the splits."""
 
 
-def held_back(steps: Sequence[Step], sources: Mapping[str, Source]) -> list[str]:
+def held_back(steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]) -> list[str]:
     """A line for each fine-tuning whose start has read answers of its data that the fine-tuning itself holds back.
 
     Those are answers of training examples outside its partition, and of splits that it does not learn from.
@@ -273,7 +277,7 @@ def held_back(steps: Sequence[Step], sources: Mapping[str, Source]) -> list[str]
     ]
 
 
-def _beyond(read: Read, step: Step) -> list[str]:
+def _beyond(read: PriorExposure, step: SweepStep) -> list[str]:
     """What was read beyond what a fine-tuning learns from; nothing where the data are others."""
     values = step.values
     data = references(values["data"])
@@ -292,16 +296,16 @@ def _beyond(read: Read, step: Step) -> list[str]:
 
 
 def _read_by_the_start(
-    step: Step, steps: Sequence[Step], sources: Mapping[str, Source]
-) -> list[Read]:
+    step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]
+) -> list[PriorExposure]:
     """Every reading of answers by what a step starts from, and by what that started from."""
     start = str(step.values["model" if step.command == "finetune" else "student"])
     found = []
     for name in references(start):
         source = sources[name]
-        found += [Read(source.title, (data,)) for data in references(source.answers)]
+        found += [PriorExposure(source.title, (data,)) for data in references(source.answers)]
         if source.command == "finetune":
-            made = Step(name, source.command, source.settings, Path(source.path))
+            made = SweepStep(name, source.command, source.settings, Path(source.path))
             found += [_read(made), *_read_by_the_start(made, steps, sources)]
     for before in steps:
         if start.startswith(f"{before.out}/") and before.command in ("adapt", "pretrain"):
@@ -311,13 +315,13 @@ def _read_by_the_start(
     return found
 
 
-def _tells(step: Step) -> bool:
+def _tells(step: SweepStep) -> bool:
     """Whether a pre-training reads what is right."""
     answers = step.values["task_answers"]
     return answers == "judged" or (answers == "right" and step.values["task"] in TOLD)
 
 
-def _read(step: Step) -> Read:
+def _read(step: SweepStep) -> PriorExposure:
     values = step.values
     data = tuple(references(values["data"]))
-    return Read(step.name, data, tuple(values["train_splits"]), values["partition"])
+    return PriorExposure(step.name, data, tuple(values["train_splits"]), values["partition"])

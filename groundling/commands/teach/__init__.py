@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated
 
 from groundling.command_line import SHARED, Command
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -114,5 +114,5 @@ COMMAND = Command(
     "runs/my_clip",
     common="captions images start size epochs steps batch lr seed cpu",
     rules=check,
-    leaves=RunFolder(inputs, makes=["model"]),
+    leaves=ResumableRun(inputs, makes=["model"]),
 )

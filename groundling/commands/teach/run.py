@@ -223,7 +223,7 @@ def _model(
 
 
 @dataclass(frozen=True)
-class _Data:
+class _CaptionData:
     """What a teacher is trained and evaluated on."""
 
     images: list[Captioned]
@@ -234,7 +234,7 @@ class _Data:
     notes: list[str]
 
 
-def _data(config: TeachConfig) -> _Data:
+def _data(config: TeachConfig) -> _CaptionData:
     """Images to train on and to evaluate on; raises InputError if they are missing or malformed."""
     reading = config.reading
     told = read_captions(config.captions, reading.caption_splits, reading.columns)
@@ -244,7 +244,7 @@ def _data(config: TeachConfig) -> _Data:
     missing = len(there.missing)
     notes = [*told.guess, *told.notes, *there.notes]
     if not config.eval_listing and not config.eval_captions and not config.eval_splits:
-        return _Data(images, missing, [], notes)
+        return _CaptionData(images, missing, [], notes)
     if config.eval_captions or config.eval_splits:
         file = config.eval_captions or config.captions
         splits = config.eval_splits
@@ -256,7 +256,7 @@ def _data(config: TeachConfig) -> _Data:
     held_out = there.kept(config.skip_missing, config.images)
     notes += [*told.notes, *there.notes]
     notes += learned_too([one.file for one in held_out], [one.file for one in images], "images")
-    return _Data(images, missing, held_out, list(dict.fromkeys(notes)))
+    return _CaptionData(images, missing, held_out, list(dict.fromkeys(notes)))
 
 
 def _tokenizer(

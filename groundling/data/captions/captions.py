@@ -15,14 +15,14 @@ from pathlib import Path
 from groundling.core.errors import InputError, refuse, such
 from groundling.data.captions.files import (
     TABLE,
-    Reading,
-    Row,
+    CaptionFile,
+    CaptionRow,
     is_karpathy,
     layout_of,
     read_file,
 )
 from groundling.data.images import (
-    Names,
+    NameLookup,
     check_image_folder,
     differs_in_ending,
     is_picture,
@@ -69,7 +69,7 @@ class Captions:
         `splits`: of Karpathy's json, those that are wanted, None for all. `content`: what a file of JSON holds, if it
         has been read.
         """
-        self.reading: Reading = read_file(Path(path), splits, columns, content)
+        self.reading: CaptionFile = read_file(Path(path), splits, columns, content)
         self.path = self.reading.path
         if not self.reading.rows and not self.reading.faults:
             self.reading.fault("none", f"{self.path}: no captions found")
@@ -202,12 +202,12 @@ def is_table(path: str | Path) -> bool:
     return path.suffix in ROWS or path.is_dir()
 
 
-def _shared_files(path: Path, rows: Sequence[Row]) -> list[str]:
+def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
     """A message for every image that has the file of another one: whose picture it holds cannot be known."""
     advice = "write each image's local file name in the second column"
     if path.suffix == ".json":
         advice = "give each image a file_name of its own, with its folder where there are several"
-    first: dict[str, Row] = {}
+    first: dict[str, CaptionRow] = {}
     faults = []
     for row in rows:
         earlier = first.setdefault(row.file, row)
@@ -296,7 +296,7 @@ def find_images(
         if os.path.isfile(folder / image.file):
             place[image.file] = _in_one_spelling(image.file, folder)
     elsewhere = [image.file for image in images if image.file not in place]
-    names = Names(_pictures_below(folder) if elsewhere else ())
+    names = NameLookup(_pictures_below(folder) if elsewhere else ())
     found = _found(elsewhere, names, where, folder)
     place |= found
     _refuse_two_of_one(place, where)
@@ -341,7 +341,7 @@ def _pictures_below(folder: Path) -> Iterator[str]:
 
 
 def _found(
-    wanted: Sequence[str], names: Names, where: str, folder: Path | None = None
+    wanted: Sequence[str], names: NameLookup, where: str, folder: Path | None = None
 ) -> dict[str, str]:
     """Of names that are nowhere as they are, those that mean one that is there.
 
@@ -428,7 +428,7 @@ def in_store(
     elsewhere = [one.file for one in images if one.file not in place]
     if elsewhere:
         stems = {file: stem(file) for file in elsewhere}
-        found = _found(list(stems.values()), Names(ids), str(source))
+        found = _found(list(stems.values()), NameLookup(ids), str(source))
         place |= {file: one_form(found[name]) for file, name in stems.items() if name in found}
     there = [one for one in images if one.file in place]
     lacking = [one for one in images if one.file not in place]

@@ -51,7 +51,7 @@ SIDECARS = (".txt", ".json")
 
 
 @dataclass(frozen=True)
-class Row:
+class CaptionRow:
     """One caption, as a file has it."""
 
     place: str
@@ -64,12 +64,12 @@ class Row:
 
 
 @dataclass
-class Reading:
+class CaptionFile:
     """What a file of captions says, and what is wrong with it."""
 
     path: Path
     layout: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CaptionRow] = field(default_factory=list)
     faults: dict[str, list[str]] = field(default_factory=dict)
     """Why no command reads the file, by sort: a message for each place."""
     remarks: dict[str, list[str]] = field(default_factory=dict)
@@ -106,7 +106,7 @@ class Reading:
             what = f"{half[0]!a} is half a character; write the text in UTF-8"
             self.fault("half", f"{self.path}, {place}: {what}")
         elif text:
-            self.rows.append(Row(place, image, file, text))
+            self.rows.append(CaptionRow(place, image, file, text))
         else:
             self.remark(place, EMPTY)
 
@@ -150,12 +150,12 @@ def _names_images(path: Path) -> bool:
 
 def read_file(
     path: Path, splits: Sequence[str] | None, columns: CaptionColumns, content: object = None
-) -> Reading:
+) -> CaptionFile:
     """The captions of a file or folder, and what is wrong with it.
 
     `splits` None: all that a file has. `content`: what a file of JSON holds, if it has been read.
     """
-    reading = Reading(path, "", content=content)
+    reading = CaptionFile(path, "", content=content)
     try:
         if path.suffix == ".json" and content is None:
             reading.content = read_json(path)
@@ -180,7 +180,7 @@ def read_file(
     return reading
 
 
-def _usual_layout(reading: Reading) -> str:
+def _usual_layout(reading: CaptionFile) -> str:
     """What a file or folder is read as whose content says nothing; raises InputError for what is never read."""
     path = reading.path
     if path.suffix == ".tar":
@@ -224,7 +224,7 @@ def is_karpathy(content: Any) -> TypeGuard[dict[str, Any]]:
     return isinstance(first, dict) and {"split", "sentences"} <= first.keys()
 
 
-def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | None) -> None:
+def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str] | None) -> None:
     """The captions of the images of some splits; a file is known by its name alone, as COCO's own files have it."""
     for number, image in enumerate(images):
         where = f"images[{number}]"
@@ -264,7 +264,7 @@ def _karpathy(reading: Reading, images: Sequence[Any], splits: Sequence[str] | N
         )
 
 
-def _coco(reading: Reading, columns: CaptionColumns) -> None:
+def _coco(reading: CaptionFile, columns: CaptionColumns) -> None:
     path = reading.path
     content = reading.content
     images = content.get("images") if _is_dict(content) else None
@@ -290,7 +290,7 @@ def _coco(reading: Reading, columns: CaptionColumns) -> None:
     reading.repeated([f"annotation {one['id']}" for one in notes if _is_dict(one) and "id" in one])
 
 
-def _coco_files(reading: Reading, images: Sequence[Any]) -> dict[int | str, str]:
+def _coco_files(reading: CaptionFile, images: Sequence[Any]) -> dict[int | str, str]:
     """The images' files by id."""
     files: dict[int | str, str] = {}
     for number, image in enumerate(images):
@@ -321,7 +321,7 @@ def _has_file(image: object) -> TypeGuard[dict[str, Any]]:
 # -- lines and rows ----------------------------------------------------------------------------------------------------
 
 
-def _flickr8k(reading: Reading, columns: CaptionColumns) -> None:
+def _flickr8k(reading: CaptionFile, columns: CaptionColumns) -> None:
     expected = "expected file#number<TAB>caption"
     keys = []
     for number, line in enumerate(lines_of(reading.path), 1):
@@ -335,7 +335,7 @@ def _flickr8k(reading: Reading, columns: CaptionColumns) -> None:
     reading.repeated(keys)
 
 
-def _conceptual(reading: Reading, columns: CaptionColumns) -> None:
+def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
     path = reading.path
     expected = "expected caption<TAB>image file"
     fields_by_line = [line.split("\t") for line in lines_of(path)]
@@ -374,11 +374,11 @@ def file_of(link: str) -> str:
     return name
 
 
-def _table(reading: Reading, columns: CaptionColumns) -> None:
+def _table(reading: CaptionFile, columns: CaptionColumns) -> None:
     _rows_of_table(reading, reading.path, columns)
 
 
-def _imagefolder(reading: Reading, columns: CaptionColumns) -> None:
+def _imagefolder(reading: CaptionFile, columns: CaptionColumns) -> None:
     """The table of an imagefolder, whose images are called by their paths from its folder."""
     file = reading.path
     if file.is_dir():
@@ -389,7 +389,7 @@ def _imagefolder(reading: Reading, columns: CaptionColumns) -> None:
     _rows_of_table(reading, file, columns)
 
 
-def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> None:
+def _rows_of_table(reading: CaptionFile, path: Path, columns: CaptionColumns) -> None:
     header, rows = rows_with_header(path)
     reading.separators = separator_note(path)
     cells = [row for _, row in rows]
@@ -413,7 +413,9 @@ def _rows_of_table(reading: Reading, path: Path, columns: CaptionColumns) -> Non
         _row_of_table(reading, where, row, chosen)
 
 
-def _row_of_table(reading: Reading, where: Where, row: Mapping[str, Any], chosen: Columns) -> None:
+def _row_of_table(
+    reading: CaptionFile, where: Where, row: Mapping[str, Any], chosen: CaptionSource
+) -> None:
     image = ""
     try:
         if chosen.image:
@@ -501,7 +503,7 @@ def _caption_in_json(path: Path) -> str | None:
     return caption if isinstance(caption, str) else ""
 
 
-def _pairs(reading: Reading, columns: CaptionColumns) -> None:
+def _pairs(reading: CaptionFile, columns: CaptionColumns) -> None:
     for image, beside in _sidecars(reading.path):
         reading.sidecars.append(beside)
         place = beside.relative_to(reading.path).as_posix()
@@ -519,7 +521,7 @@ def _texts_beside(path: Path) -> list[str]:
     return [] if is_empty else lines_of(path)
 
 
-READERS: Mapping[str, Callable[[Reading, CaptionColumns], None]] = {
+READERS: Mapping[str, Callable[[CaptionFile, CaptionColumns], None]] = {
     COCO: _coco,
     FLICKR8K: _flickr8k,
     CONCEPTUAL: _conceptual,
@@ -547,7 +549,7 @@ LOOKED_AT = 100
 
 
 @dataclass(frozen=True)
-class Columns:
+class CaptionSource:
     """The columns that are read."""
 
     captions: Sequence[str]
@@ -569,7 +571,7 @@ def names_image(text: str) -> bool:
 
 def columns_for(
     path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]], told: CaptionColumns
-) -> Columns:
+) -> CaptionSource:
     """The columns of captions and of image files; without a column of images, captions alone are read.
 
     Raises InputError if a column that was named is missing, or none is recognised as captions.
@@ -591,7 +593,7 @@ def columns_for(
             f"{path}: no column is recognised as captions; there are: {', '.join(header)}; "
             "pass --caption-column"
         )
-    return Columns(captions, image)
+    return CaptionSource(captions, image)
 
 
 def check_told(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:

@@ -31,7 +31,7 @@ EVERYTHING = Wanted()
 """All captions of files without splits, in columns that nobody has named."""
 
 
-class Line(NamedTuple):
+class CorpusLine(NamedTuple):
     """A line of plain text, or a caption."""
 
     text: str
@@ -50,18 +50,20 @@ def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
     return [line.text for line in texts_in(path, wanted)]
 
 
-def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[Line]:
+def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[CorpusLine]:
     """The same with captions' images, one after the other; of plain text no more than a part is held in memory."""
     path = Path(path)
     if is_captions(path):
-        yield from (Line(*each) for each in captions_of_images(path, wanted.splits, wanted.columns))
+        yield from (
+            CorpusLine(*each) for each in captions_of_images(path, wanted.splits, wanted.columns)
+        )
         return
     if wanted != EVERYTHING:
         raise InputError(
             f"{path}: plain text has neither splits nor columns; leave --caption-splits, --caption-column and "
             "--image-column out"
         )
-    yield from map(Line, plain_lines(path))
+    yield from map(CorpusLine, plain_lines(path))
 
 
 def blocks(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[str]:

@@ -36,7 +36,7 @@ from groundling.data.corpora.files import (
     CHUNK,
     EVERYTHING,
     PACKED,
-    Line,
+    CorpusLine,
     batched,
     fitting,
     full_blocks,
@@ -50,7 +50,7 @@ from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_
 from groundling.data.shards import (
     Facts,
     Index,
-    Part,
+    ProcessRank,
     Record,
     ShardStore,
     ShardWriter,
@@ -110,7 +110,7 @@ class Some(NamedTuple):
     """The number of the first of its texts in the file."""
     texts: list[str]
     images: list[str]
-    """Of every text, see `Line`."""
+    """Of every text, see `CorpusLine`."""
 
 
 def place_of_stores(run: Path) -> Path:
@@ -190,7 +190,7 @@ def _manifest(folder: Path) -> Path:
 # -- who makes what ----------------------------------------------------------------------------------------------------
 
 
-def _part(folder: Path, state: PartialState) -> Part:
+def _part(folder: Path, state: PartialState) -> ProcessRank:
     """Which shards this process's machine makes: its share, where all machines see the folder, or else all.
 
     torchrun says how many processes each machine has, and numbers them machine by machine.
@@ -198,7 +198,7 @@ def _part(folder: Path, state: PartialState) -> Part:
     on_each = int(os.environ.get("LOCAL_WORLD_SIZE", state.num_processes))
     machines = max(1, state.num_processes // max(1, on_each))
     if machines == 1:
-        return Part()
+        return ProcessRank()
     number = state.process_index // on_each
     marks = [folder / f"machine-{one}" for one in range(machines)]
     if state.is_local_main_process:
@@ -209,7 +209,7 @@ def _part(folder: Path, state: PartialState) -> Part:
     state.wait_for_everyone()
     if state.is_local_main_process:
         marks[number].unlink()
-    return Part(number, machines) if shared else Part()
+    return ProcessRank(number, machines) if shared else ProcessRank()
 
 
 def _mend(folder: Path, key: Facts) -> None:
@@ -256,7 +256,9 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
     return ""
 
 
-def _make(path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, part: Part) -> None:
+def _make(
+    path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, part: ProcessRank
+) -> None:
     """Write the shards of this machine that are missing; the first machine's ends the store."""
     writer = ShardWriter(folder, key, part)
     size = sum(f.stat().st_size for f in ([path] if path.is_file() else path.rglob("*")))
@@ -306,19 +308,19 @@ def _summary(indices: Sequence[Index]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[Line]:
+def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[CorpusLine]:
     """What can be tokenised each by itself: lines, or blocks, each of which begins where the one before ends."""
     read = texts_in(path, wanted)
     if making.form == "lines":
         yield from read
     else:
         texts = (line.text for line in read)
-        yield from map(Line, full_blocks(texts, _lexicon(*making.engines()), making.most))
+        yield from map(CorpusLine, full_blocks(texts, _lexicon(*making.engines()), making.most))
 
 
-def _grouped(lines: Iterable[Line], size: int) -> Iterator[Some]:
+def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[Some]:
     """Texts of about `size` characters together."""
-    some: list[Line] = []
+    some: list[CorpusLine] = []
     first = 0
     count = 0
     for line in lines:
@@ -333,7 +335,7 @@ def _grouped(lines: Iterable[Line], size: int) -> Iterator[Some]:
         yield _some(first, some)
 
 
-def _some(first: int, lines: Sequence[Line]) -> Some:
+def _some(first: int, lines: Sequence[CorpusLine]) -> Some:
     images = [line.image for line in lines]
     return Some(first, [line.text for line in lines], images)
 

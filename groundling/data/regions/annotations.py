@@ -134,7 +134,7 @@ def corners_of(box: Sequence[float]) -> np.ndarray:
 # -- annotated ---------------------------------------------------------------------------------------------------------
 
 
-class Note(NamedTuple):
+class BoxAnnotation(NamedTuple):
     """One box of an image."""
 
     corners: Sequence[float]
@@ -158,9 +158,9 @@ class Instances:
     """The same, without ids."""
     sizes: dict[Hashable, tuple[int, int]] = field(default_factory=dict)
     """Width and height in pixels, by id of the image."""
-    notes: dict[Hashable, list[Note]] = field(default_factory=dict)
+    notes: dict[Hashable, list[BoxAnnotation]] = field(default_factory=dict)
     """Boxes in the order of the file, by id of the image."""
-    objects: dict[Hashable, tuple[Hashable, Note]] = field(default_factory=dict)
+    objects: dict[Hashable, tuple[Hashable, BoxAnnotation]] = field(default_factory=dict)
     """Boxes with their image, by id of the annotation, if it has one; of classes that are not listed, too."""
     faults: dict[str, list[str]] = field(default_factory=dict)
     """Why no command reads the file."""
@@ -240,7 +240,7 @@ def _add_note(read: Instances, note: Any) -> str:
     if not corners:
         read.fault(NO_BOX, place)
         return place
-    box = Note(corners, category)
+    box = BoxAnnotation(corners, category)
     if "id" in note:
         read.objects[note["id"]] = (note["image_id"], box)
     if category in read.names:

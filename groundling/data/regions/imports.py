@@ -25,7 +25,7 @@ import numpy as np
 
 from groundling.core.errors import MOST_QUOTED, InputError, expecting, first_line, reading
 from groundling.data.images import stem
-from groundling.data.regions.store import BACKGROUND, Found, Item, first_fault, inside
+from groundling.data.regions.store import BACKGROUND, ImageRegions, Item, first_fault, inside
 from groundling.data.regions.stores import are_stores, joined
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.runs.folder import read_json
@@ -179,14 +179,14 @@ def _renamed(
             yield _under(names, name, path, read) if names and has_id else (name, read)
 
 
-def _under(names: ImageNames, name: str, path: Path, read: Callable[[], Found]) -> Item:
+def _under(names: ImageNames, name: str, path: Path, read: Callable[[], ImageRegions]) -> Item:
     """An image under its new name; if nothing tells that, it is skipped for this reason."""
     try:
         new = names.of(name, path)
     except InputError as error:
         reason = str(error)
 
-        def refuse() -> Found:
+        def refuse() -> ImageRegions:
             raise InputError(reason)
 
         return name, refuse
@@ -253,10 +253,10 @@ def _fields(line: bytes) -> list[bytes]:
     return line.removeprefix(MARK).rstrip(b"\r\n").split(b"\t")
 
 
-def _item(name: str, where: str, read: Callable[[], Found]) -> Item:
+def _item(name: str, where: str, read: Callable[[], ImageRegions]) -> Item:
     """An image to read later; whatever is wrong with it becomes one line."""
 
-    def safely() -> Found:
+    def safely() -> ImageRegions:
         try:
             return read()
         except InputError as error:
@@ -275,7 +275,7 @@ def _regions(
     classes: np.ndarray | None = None,
     pixels: tuple[int, int] | None = None,
     size: tuple[int, int] = (0, 0),
-) -> Found:
+) -> ImageRegions:
     """An image's regions, cut to the image and sorted by confidence.
 
     `boxes` (R, 4) are shares, or pixels of an image of width and height `pixels`. Raises InputError if arrays do not
@@ -306,7 +306,7 @@ def _regions(
         raise InputError(fault)
     order = np.argsort(-confidence, kind="stable")
     order = order[kept[order]]
-    return Found(
+    return ImageRegions(
         id=name,
         size=size,
         boxes=cut[order],
@@ -340,7 +340,7 @@ def _tsv(path: Path, columns: int) -> Iterator[Item]:
             yield _item(name, f"line {number}", partial(_row, name, fields, columns))
 
 
-def _row(name: str, fields: list[bytes], columns: int) -> Found:
+def _row(name: str, fields: list[bytes], columns: int) -> ImageRegions:
     """One line of a TSV.
 
     Bottom-up-attention: image_id, image_w, image_h, num_boxes, boxes, features.
@@ -370,10 +370,10 @@ def _row(name: str, fields: list[bytes], columns: int) -> Found:
 # -- a file per image --------------------------------------------------------------------------------------------------
 
 
-def _files(path: Path, suffix: str, read: Callable[[str, bytes], Found]) -> Iterator[Item]:
+def _files(path: Path, suffix: str, read: Callable[[str, bytes], ImageRegions]) -> Iterator[Item]:
     """A folder's files or a zip's members, by name."""
 
-    def later(name: str, content: Callable[[], bytes]) -> Callable[[], Found]:
+    def later(name: str, content: Callable[[], bytes]) -> Callable[[], ImageRegions]:
         return lambda: read(name, content())
 
     if path.is_dir():
@@ -402,7 +402,7 @@ def _refuse_large(size: int) -> None:
         raise InputError(f"{size:,} bytes, expected the regions of one image, {LARGEST:,} at most")
 
 
-def _vlbert(name: str, content: bytes) -> Found:
+def _vlbert(name: str, content: bytes) -> ImageRegions:
     """VL-BERT: image_w, image_h, num_boxes, boxes, features, and maybe classes, image_box_feature (base64)."""
     entry = json.loads(content)
     size = int(entry["image_w"]), int(entry["image_h"])
@@ -421,14 +421,14 @@ def _vlbert(name: str, content: bytes) -> Found:
     return regions.with_whole(_array(entry["image_box_feature"], 1))
 
 
-def _npz(name: str, content: bytes) -> Found:
+def _npz(name: str, content: bytes) -> ImageRegions:
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         _refuse_large(sum(member.file_size for member in archive.infolist()))
     with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
         return _uniter(name, {key: arrays[key] for key in arrays.files})
 
 
-def _uniter(name: str, entry: Arrays) -> Found:
+def _uniter(name: str, entry: Arrays) -> ImageRegions:
     """UNITER: features, norm_bb (x1, y1, x2, y2, w, h in shares), conf, and maybe soft_labels."""
     return _regions(
         name,
@@ -489,7 +489,7 @@ def _refuse_damaged(path: Path) -> None:
         raise InputError(f"{file}: {reason}; copy it again")
 
 
-def _value(name: str, read: Callable[[], bytes]) -> Found:
+def _value(name: str, read: Callable[[], bytes]) -> ImageRegions:
     """UNITER's value: the bytes of an npz, or msgpack with arrays as msgpack-numpy packs them."""
     value = read()
     if value[:2] == b"PK":
@@ -555,7 +555,7 @@ def _names(path: Path, ids: str | None, count: int) -> list[str]:
     return [rows[row] for row in range(count)]
 
 
-def _slice(name: str, content: Any, at: int | slice) -> Found:
+def _slice(name: str, content: Any, at: int | slice) -> ImageRegions:
     pixels = content["image_bb"][at]
     shares = content["spatial_features"][at][:, :4]
     # The image's size is that by which boxes in pixels and in shares differ; an empty box says nothing of it.
@@ -565,7 +565,7 @@ def _slice(name: str, content: Any, at: int | slice) -> Found:
     return _regions(name, shares, content["image_features"][at], size=(width, height))
 
 
-def _volta(name: str, content: Any) -> Found:
+def _volta(name: str, content: Any) -> ImageRegions:
     """VOLTA: a group per image with img_h, img_w, num_boxes, boxes, features; cls_prob, objects_conf (maybe base64)."""
     group = content[name]
     rows = int(group["num_boxes"][()])

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError, check_known
 from groundling.data.image_samples import Mirrored, Pictured, files_below, only
-from groundling.data.images import Names, Picture, other_shape, read_picture, unread_images
+from groundling.data.images import NameLookup, Picture, other_shape, read_picture, unread_images
 from groundling.data.regions.samples import RegionSamples, Seeing, Store
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.stores import SeveralStores, unlike
@@ -33,7 +33,7 @@ Source = Literal["features", "pixels", "patches"]
 """Where looks are from: a store's features; photos, within a store's boxes; photos, within boxes of the model's own."""
 
 
-class Reader(Protocol):
+class RegionRequirements(Protocol):
     """What a model says of the regions that it reads."""
 
     @property
@@ -94,7 +94,7 @@ UNTIED = FLAGS._replace(untie="--no-tags")
 
 
 @dataclass(frozen=True)
-class Seen:
+class ImageSources:
     """Some images, as a model may look at them."""
 
     store: Store | None = None
@@ -213,7 +213,7 @@ class RegionInputs:
 
     # -- models --------------------------------------------------------------------------------------------------------
 
-    def check_pixels(self, model: Reader, source: str) -> None:
+    def check_pixels(self, model: RegionRequirements, source: str) -> None:
         """Raises InputError if a model of the folder or hub id `source` reads photos that are not given, or none."""
         if (model.reads != "features") != bool(self.settings.images):
             told = (
@@ -221,7 +221,9 @@ class RegionInputs:
             )
             raise InputError(f"{source}: this model reads {told} {self.called.photos}")
 
-    def check(self, model: Reader, *names: str, learned: Mapping[str, Any] | None = None) -> None:
+    def check(
+        self, model: RegionRequirements, *names: str, learned: Mapping[str, Any] | None = None
+    ) -> None:
         """Raises InputError if features have another width, or were made otherwise than those it learned from.
 
         `learned`: what is known of these, if not what the model itself says. A model or a store that does not say what
@@ -237,22 +239,24 @@ class RegionInputs:
                 otherwise = f", or pass {self.called.accept}" if self.called.accept else ""
                 raise InputError(f"{store.folder}: {difference}; make the store alike{otherwise}")
 
-    def looks(self, model: Reader) -> bool:
+    def looks(self, model: RegionRequirements) -> bool:
         """Whether a model sees the pictures themselves: a blind one reads the zeros that stand for its features."""
         return model.reads == "pixels" and not self.blind
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def at(self, *names: str) -> Seen:
+    def at(self, *names: str) -> ImageSources:
         """All images of some names' stores, and the folder of photos."""
-        return Seen(self.stores(*names), folder=self.settings.images)
+        return ImageSources(self.stores(*names), folder=self.settings.images)
 
     @cached_property
     def files(self) -> Mapping[str, Sequence[Path]]:
         """Every photo of the folder by its id; several of one name are all there. Raises InputError without it."""
         return files_below(Path(self.settings.images)) if self.settings.images else {}
 
-    def look(self, images: Sequence[str], photos: Mapping[str, Picture] | None = None) -> Seen:
+    def look(
+        self, images: Sequence[str], photos: Mapping[str, Picture] | None = None
+    ) -> ImageSources:
         """What there is of these images, each named once; `photos` by id in place of the folder's.
 
         What is wrong with an image is told, not raised. Regions are from the stores, or found, if there is a `find`.
@@ -284,7 +288,7 @@ class RegionInputs:
             faults |= unfound
         elif self.decode:
             faults |= _broken(there)
-        return Seen(store, there, faults=faults)
+        return ImageSources(store, there, faults=faults)
 
     def _photo(self, image: str, photos: Mapping[str, Picture] | None) -> Picture:
         """The photo of an image; raises InputError if there is none, or several."""
@@ -315,8 +319,8 @@ class RegionInputs:
     def samples(
         self,
         texts: Samples,
-        model: Reader,
-        seen: Seen,
+        model: RegionRequirements,
+        seen: ImageSources,
         asked: Seeing | None = None,
         mirror: Samples | None = None,
     ) -> Samples:
@@ -378,7 +382,7 @@ def _check_images(samples: Samples, store: SeveralStores) -> None:
     lacking = [image for image in asked if image not in store]
     if not lacking:
         return
-    hint = Names(store).but_for_capitals(lacking)
+    hint = NameLookup(store).but_for_capitals(lacking)
     raise InputError(
         f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
         f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or take their rows out"

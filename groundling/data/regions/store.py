@@ -23,7 +23,7 @@ from groundling.data.shards import (
     Column,
     Facts,
     Index,
-    Part,
+    ProcessRank,
     Record,
     ShardStore,
     ShardWriter,
@@ -57,7 +57,7 @@ BACKGROUND = "column 0"
 
 @documented
 @dataclass(frozen=True)
-class Found:
+class ImageRegions:
     """The regions of one image, in the store's order."""
 
     id: str
@@ -98,7 +98,7 @@ class Found:
             arrays["classes"] = self.classes
         return first_fault(arrays)
 
-    def with_whole(self, feature: np.ndarray) -> Found:
+    def with_whole(self, feature: np.ndarray) -> ImageRegions:
         """The same with the whole image (feature (1, D), confidence 1, no class) as first region."""
         classes = self.classes
         if classes is not None:
@@ -155,7 +155,7 @@ def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None
     return ""
 
 
-def storable(image: Found) -> Found:
+def storable(image: ImageRegions) -> ImageRegions:
     """The image with features in half precision; raises InputError if it has values that no store may hold."""
     with np.errstate(over="ignore"):
         half = image.features.astype(np.float16)
@@ -166,7 +166,7 @@ def storable(image: Found) -> Found:
     return replace(image, features=half)
 
 
-Item = tuple[str, Callable[[], Found]]
+Item = tuple[str, Callable[[], ImageRegions]]
 """An image id and what reads its regions; an InputError of it is a reason to skip the image."""
 
 
@@ -188,7 +188,7 @@ class RegionWriter:
         folder: str | Path,
         shard: int = 256,
         key: Facts | None = None,
-        part: Part | None = None,
+        part: ProcessRank | None = None,
     ) -> None:
         """Start a store in `folder`, or resume one.
 
@@ -207,12 +207,14 @@ class RegionWriter:
         """The numbers of this process's shards, of so many images, that are not complete."""
         return self._shards.pending(-(-images // self.shard))
 
-    def write(self, number: int, images: Sequence[Found], skipped: Iterable[str] = ()) -> None:
+    def write(
+        self, number: int, images: Sequence[ImageRegions], skipped: Iterable[str] = ()
+    ) -> None:
         """One shard, all or nothing; images with values that no store may hold are skipped and named.
 
         Raises InputError if images differ in the width of their features or in their kind of classes.
         """
-        kept: list[Found] = []
+        kept: list[ImageRegions] = []
         reasons = list(skipped)
         for image in images:
             try:
@@ -224,7 +226,7 @@ class RegionWriter:
 
     def fill(self, items: Iterable[Item]) -> None:
         """Write all of a source, in its order; shards that are there already are not read again."""
-        images: list[Found] = []
+        images: list[ImageRegions] = []
         skipped: list[str] = []
         seen: set[str] = set()
         number = -1
@@ -286,7 +288,7 @@ class RegionWriter:
         }
         return {"counts": counts, "form": min(forms), "boxes_left_out": left_out}
 
-    def _flush(self, number: int, images: list[Found], skipped: list[str]) -> None:
+    def _flush(self, number: int, images: list[ImageRegions], skipped: list[str]) -> None:
         if number >= 0 and not self.done(number):
             self.write(number, images, skipped)
 
@@ -298,7 +300,7 @@ class RegionWriter:
             )
 
 
-def _record(image: Found) -> Record:
+def _record(image: ImageRegions) -> Record:
     arrays = {
         "features": image.features,
         "boxes": image.boxes.astype(np.float32),
@@ -323,7 +325,7 @@ def _record(image: Found) -> Record:
 
 
 def _form(index: Index) -> str:
-    """As `Found.form`, of a shard."""
+    """As `ImageRegions.form`, of a shard."""
     classes = index.columns.get("classes")
     kind = "no classes" if classes is None else f"classes {classes.shape}"
     segments = ", segments" if "cover" in index.columns else ""
@@ -574,7 +576,7 @@ def whole_store(folder: str | Path, features: bool = True) -> RegionStore:
 class RegionsInMemory:
     """Regions of images that were just found, as a store would give them back; nothing is written."""
 
-    def __init__(self, found: Sequence[Found], features: bool = True) -> None:
+    def __init__(self, found: Sequence[ImageRegions], features: bool = True) -> None:
         """Images as `storable` gives them; with `features` off their width is 0, as of a `RegionStore`."""
         self.features = features
         self.found = {image.id: image for image in found}

@@ -12,7 +12,7 @@ from typing import Any
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.store import Found, Item, RegionStore, whole_store
+from groundling.data.regions.store import ImageRegions, Item, RegionStore, whole_store
 
 FACTS = ("background", "classes", "class_names")
 """What a manifest says of all that made the features alike."""
@@ -171,13 +171,13 @@ def joined(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]
     return facts, ((image, partial(_found, stores, image)) for image in together)
 
 
-def _found(stores: Sequence[RegionStore], image: str) -> Found:
+def _found(stores: Sequence[RegionStore], image: str) -> ImageRegions:
     """The regions of an image, store after store."""
     first, *others = (store for store in stores if image in store)
     row = first[image]
     behind = [other[image].take(~other[image].whole) for other in others]
     row = RegionRow.join([row, *behind])
-    return Found(
+    return ImageRegions(
         id=image,
         size=first.size(image),
         boxes=row.boxes,

@@ -73,7 +73,7 @@ class Keywords(Protocol):
         ...
 
 
-class _Word(NamedTuple):
+class _KeywordToken(NamedTuple):
     """What the spelling of a word tells."""
 
     surface: str
@@ -90,7 +90,7 @@ class _Word(NamedTuple):
 class _Token(NamedTuple):
     """A word of a sentence."""
 
-    word: _Word
+    word: _KeywordToken
     span: tuple[int, int]
     sentence: int
     first: bool
@@ -169,7 +169,7 @@ class BuiltIn:
         """Every word of a text by its term, with its neighbours."""
         terms: dict[str, _Term] = {}
         for run in runs:
-            before: _Word | None = None
+            before: _KeywordToken | None = None
             for token in run:
                 word = token.word
                 if word.term not in terms:
@@ -222,13 +222,13 @@ def _runs(text: str, sentence: int, spans: Sequence[tuple[int, int]]) -> Iterato
 
 
 @lru_cache(1 << 16)
-def _word(word: str) -> _Word:
+def _word(word: str) -> _KeywordToken:
     surface = word.lower()
     digits = any(character.isdigit() for character in word)
     letters = any(character.isalpha() for character in word)
     marks = sum(character in punctuation for character in word)
     is_number = word.replace(",", "").replace(".", "").isdigit()
-    return _Word(
+    return _KeywordToken(
         surface=surface,
         term=_singular(surface),
         odd=digits == letters or marks > 1 or is_number,

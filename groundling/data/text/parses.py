@@ -36,7 +36,7 @@ ESCAPES = {
 """How parsers that were trained on the Penn Treebank spell brackets and quotes; in small letters."""
 
 
-class Word(NamedTuple):
+class ParsedWord(NamedTuple):
     """A word of a parse and what it depends on."""
 
     form: str
@@ -55,7 +55,7 @@ class Word(NamedTuple):
 class Parse:
     """A sentence's words and what they depend on."""
 
-    words: tuple[Word, ...]
+    words: tuple[ParsedWord, ...]
     tokens: tuple[str, ...]
     """Its text, token by token."""
     where: str
@@ -150,11 +150,11 @@ def _sentences(path: Path) -> Iterator[Parse]:
         if line.strip():
             block.append((number, line))
         elif block:
-            yield _Sentence(path, block).parse()
+            yield _ConlluSentence(path, block).parse()
             block = []
 
 
-class _Sentence:
+class _ConlluSentence:
     """A sentence's lines while they are read."""
 
     def __init__(self, path: Path, lines: Sequence[tuple[int, str]]) -> None:
@@ -162,7 +162,7 @@ class _Sentence:
         self.first = lines[0][0]
         self.lines = lines
         self.comments: dict[str, str] = {}
-        self.words: list[Word] = []
+        self.words: list[ParsedWord] = []
         self.numbers: list[int] = []
         """Line of each word."""
         self.tokens: list[str] = []
@@ -219,7 +219,7 @@ class _Sentence:
         if expected > self.range_stop:
             self.tokens.append(form)
         tag = next((one for one in (universal, own) if one != "_"), "")
-        self.words.append(Word(form, int(head) - 1, relation, tag, len(self.tokens) - 1))
+        self.words.append(ParsedWord(form, int(head) - 1, relation, tag, len(self.tokens) - 1))
         self.numbers.append(number)
 
     def _range(self, number: int, start: int, stop: int, form: str) -> None:
@@ -319,18 +319,20 @@ def _spacy(package: Any, model: str, texts: Sequence[str]) -> list[Parse]:
     return parses
 
 
-def _words_of(doc: Any) -> tuple[Word, ...]:
+def _words_of(doc: Any) -> tuple[ParsedWord, ...]:
     """The words of spaCy's document, without white space, which it counts as tokens where there is more than one."""
     kept = [token for token in doc if not token.text.isspace()]
     number = {token.i: place for place, token in enumerate(kept)}
-    words: list[Word] = []
+    words: list[ParsedWord] = []
     for token in kept:
         head = doc[token.head.i]
         while head.text.isspace() and head.head.i != head.i:
             head = doc[head.head.i]
         # spaCy's roots are their own heads.
         place = ROOT if head.i == token.i else number.get(head.i, ROOT)
-        words.append(Word(token.text, place, token.dep_, token.pos_ or token.tag_, len(words)))
+        words.append(
+            ParsedWord(token.text, place, token.dep_, token.pos_ or token.tag_, len(words))
+        )
     return tuple(words)
 
 
@@ -349,7 +351,7 @@ def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:
         ) from None
     parses = []
     for number, text in enumerate(texts, 1):
-        words: list[Word] = []
+        words: list[ParsedWord] = []
         tokens: list[str] = []
         for sentence in pipeline(text).sentences:
             before = len(words)
@@ -357,7 +359,7 @@ def _stanza(package: Any, language: str, texts: Sequence[str]) -> list[Parse]:
                 for word in token.words:
                     head = before + word.head - 1 if word.head else ROOT
                     tag = word.upos or word.xpos or ""
-                    words.append(Word(word.text, head, word.deprel, tag, len(tokens)))
+                    words.append(ParsedWord(word.text, head, word.deprel, tag, len(tokens)))
                 tokens.append(token.text)
         where = f"stanza:{language}, caption {number}"
         parses.append(Parse(tuple(words), tuple(tokens), where))

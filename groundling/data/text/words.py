@@ -182,7 +182,7 @@ class Pieces(NamedTuple):
     """(texts,) int64."""
 
 
-class Read(NamedTuple):
+class TokenizedTexts(NamedTuple):
     """What a lexicon says of several texts."""
 
     words: np.ndarray
@@ -208,8 +208,8 @@ class Lexicon:
 
     def _clear(self) -> None:
         self._index = _Numbering()
-        self._words = _Rows(np.uint32)
-        self._pieces = [_Rows(np.uint32, np.int32) for _ in self.engines]
+        self._words = _RaggedColumns(np.uint32)
+        self._pieces = [_RaggedColumns(np.uint32, np.int32) for _ in self.engines]
         self._characters = 0
 
     def counts(self, entries: Iterable[str]) -> np.ndarray:
@@ -228,7 +228,7 @@ class Lexicon:
         entries, of_text = self._entries(texts)
         return _sums(self.counts(entries), of_text)
 
-    def read(self, texts: Sequence[str]) -> Read:
+    def read(self, texts: Sequence[str]) -> TokenizedTexts:
         """Pieces and raw words of some texts."""
         entries, of_text = self._entries(texts)
         rows = self._numbers(entries)
@@ -239,7 +239,7 @@ class Lexicon:
             (ids, word), counts = table.of(rows)
             word = np.where(word < 0, -1, word + np.repeat(before, counts)).astype(np.int32)
             pieces.append(Pieces(ids, word, _sums(counts, of_text)))
-        return Read(words, _sums(word_counts, of_text), tuple(pieces))
+        return TokenizedTexts(words, _sums(word_counts, of_text), tuple(pieces))
 
     def _entries(self, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
         """The entries of some texts, one behind the other, and how many each text has."""
@@ -318,7 +318,7 @@ class _Grown:
         self.size = size
 
 
-class _Rows:
+class _RaggedColumns:
     """Rows of any lengths, of one column or several that go together."""
 
     def __init__(self, *dtypes: type[np.generic]) -> None:

@@ -16,22 +16,22 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from groundling.core.batch import Batch, Example, Perturbation, Row, Sample, needed
+from groundling.core.batch import Batch, Example, Perturbation, Sample, TextRow, needed
 from groundling.core.errors import InputError
 from groundling.core.output_types import Form, Pick
 from groundling.core.rng import generator
 from groundling.data.samples import Changed, Samples
-from groundling.data.shards import Part
+from groundling.data.shards import ProcessRank
 from groundling.models.formats import RegionReader
 from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told
 from groundling.studies.attention.inspected_models import HiddenWords, Outcome, Subject, partners
-from groundling.studies.attention.passes import Rows, batches_of
+from groundling.studies.attention.passes import SampleArrays, batches_of
 from groundling.vision_language.single_stream import SingleStream
 
 State = Literal["own", "blank", "shuffled", "swapped"]
 
 
-class Given(NamedTuple):
+class InputCondition(NamedTuple):
     """What a model is given of an example."""
 
     image: State = "own"
@@ -49,22 +49,22 @@ class Given(NamedTuple):
         return f"text {self.text}"
 
 
-OWN = Given()
+OWN = InputCondition()
 GIVEN = (
     OWN,
-    Given(image="blank"),
-    Given(image="shuffled"),
-    Given(image="swapped"),
-    Given(text="blank"),
-    Given(text="shuffled"),
-    Given(text="swapped"),
-    Given("blank", "blank"),
+    InputCondition(image="blank"),
+    InputCondition(image="shuffled"),
+    InputCondition(image="swapped"),
+    InputCondition(text="blank"),
+    InputCondition(text="shuffled"),
+    InputCondition(text="swapped"),
+    InputCondition("blank", "blank"),
 )
 """All that is tried."""
 
 
 def undefined(
-    given: Given, outcome: Outcome, form: Form | None, examples: Sequence[Example]
+    given: InputCondition, outcome: Outcome, form: Form | None, examples: Sequence[Example]
 ) -> str:
     """Why a model cannot be asked so; empty if it can."""
     if given.image == "swapped":
@@ -109,7 +109,7 @@ def with_images(examples: Sequence[Example], partner: Mapping[str, str]) -> list
 # -- the text ----------------------------------------------------------------------------------------------------------
 
 
-def words_in(row: Row, kept: Sequence[int]) -> np.ndarray:
+def words_in(row: TextRow, kept: Sequence[int]) -> np.ndarray:
     """Which pieces (T,) are of words, and none of the special pieces `kept`, such as a head's [MASK]."""
     return ~row.special & ~np.isin(row.ids, kept)
 
@@ -192,8 +192,8 @@ def with_texts(examples: Sequence[Example], other: Sequence[int]) -> list[Exampl
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-SHUFFLED = Given(image="shuffled")
-SWAPPED = Given(image="swapped")
+SHUFFLED = InputCondition(image="shuffled")
+SWAPPED = InputCondition(image="swapped")
 
 
 class Ablation:
@@ -207,8 +207,8 @@ class Ablation:
         self.seed = seed
         self.notes: list[str] = []
         """What a reader of `about` must know, once that was asked."""
-        self.answers: dict[Given, Measured] = {}
-        self.why_not: dict[Given, str] = {}
+        self.answers: dict[InputCondition, Measured] = {}
+        self.why_not: dict[InputCondition, str] = {}
         outcome = subject.outcome
         if outcome is None:
             return
@@ -253,7 +253,7 @@ class Ablation:
         without = int((~np.isfinite(own[:, 0])).sum())
         return {"measures": list(outcome.names), "without_right_answer": without, "rows": rows}
 
-    def _given(self, outcome: Outcome, given: Given) -> Samples:
+    def _given(self, outcome: Outcome, given: InputCondition) -> Samples:
         """The examples as the model is given them."""
         examples = self.examples
         partner: Mapping[str, str] | None = None
@@ -282,15 +282,15 @@ class Measured:
     def __init__(
         self, model: RegionReader, outcome: Outcome, samples: Callable[[], Samples], batch: int
     ) -> None:
-        """`samples` as `Look` has them, put as the outcome puts them."""
+        """`samples` as `AttentionPass` has them, put as the outcome puts them."""
         self.model = model
         self.outcome = outcome
         self.samples = samples
         self.batch = batch
-        self.rows = Rows()
+        self.rows = SampleArrays()
 
     @torch.no_grad()
-    def read(self, part: Part) -> None:
+    def read(self, part: ProcessRank) -> None:
         """Ask a process's share."""
         for batch, _, places in batches_of(self.model, self.samples(), part, self.batch):
             values = self.outcome.values(self.model(batch), batch)
@@ -353,7 +353,7 @@ class Explained:
         batch: int,
         steps: int = STEPS,
     ) -> None:
-        """`samples` as `Look` has them, put as the outcome puts them."""
+        """`samples` as `AttentionPass` has them, put as the outcome puts them."""
         self.model = model
         self.outcome = outcome
         self.samples = samples
@@ -361,7 +361,7 @@ class Explained:
         self.steps = steps
         self.found: dict[int, Attribution] = {}
 
-    def read(self, part: Part) -> None:
+    def read(self, part: ProcessRank) -> None:
         """Explain a process's share."""
         model = self.model.requires_grad_(False)
         kept = model.text.tokenizer.all_special_ids

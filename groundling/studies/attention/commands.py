@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, RunFolder, Written
+from groundling.runs.outputs import Inputs, ResumableRun, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -135,7 +135,7 @@ HEADS = Command(
     common="model data regions images task split active cpu",
     speaks=True,
     rules=check_heads,
-    leaves=RunFolder(inputs_of_heads, free=("processes",)),
+    leaves=ResumableRun(inputs_of_heads, free=("processes",)),
     shows="groundling.studies.attention.heads:told",
 )
 
@@ -323,7 +323,7 @@ MODALITY = Command(
     common="model data regions images other explained cpu",
     speaks=True,
     rules=check_modality,
-    leaves=RunFolder(inputs_of_modality, free=("processes",)),
+    leaves=ResumableRun(inputs_of_modality, free=("processes",)),
     shows="groundling.studies.attention.modality:tables",
 )
 
@@ -402,7 +402,7 @@ SYNTAX = Command(
     common="model data regions parses split labels cpu",
     speaks=True,
     rules=check_syntax,
-    leaves=RunFolder(inputs_of_syntax, free=("processes",)),
+    leaves=ResumableRun(inputs_of_syntax, free=("processes",)),
     shows="groundling.studies.attention.syntax:told",
 )
 

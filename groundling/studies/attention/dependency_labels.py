@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from groundling.data.text.parses import ROOT, Word
+from groundling.data.text.parses import ROOT, ParsedWord
 
 Scheme = Literal["stanford", "ud", "as-is"]
 
@@ -85,7 +85,7 @@ VERBAL = ("VERB", "AUX", "ADJ", "ADV", "V", "J", "R", "MD")
 """Beginnings of universal and of the Penn Treebank's tags of words whose nouns are `obl`, not `nmod`."""
 
 
-def relabelled(words: Sequence[Word], scheme: Scheme) -> tuple[Word, ...]:
+def relabelled(words: Sequence[ParsedWord], scheme: Scheme) -> tuple[ParsedWord, ...]:
     """The words of a parse with relations of `scheme`, whichever of the three they had; `as-is` changes nothing."""
     if scheme == "as-is":
         return tuple(words)
@@ -102,12 +102,12 @@ def base(relation: str) -> str:
 class _Tree:
     """A parse while it is changed."""
 
-    def __init__(self, words: Sequence[Word]) -> None:
+    def __init__(self, words: Sequence[ParsedWord]) -> None:
         self.given = words
         self.head = [word.head for word in words]
         self.relation = [word.relation for word in words]
 
-    def words(self) -> tuple[Word, ...]:
+    def words(self) -> tuple[ParsedWord, ...]:
         changed = zip(self.given, self.head, self.relation, strict=True)
         return tuple(word._replace(head=head, relation=name) for word, head, name in changed)
 

@@ -17,14 +17,14 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import entr
 
-from groundling.core.batch import Example, RegionRow, Row, Sample, needed
+from groundling.core.batch import Example, RegionRow, Sample, TextRow, needed
 from groundling.core.errors import InputError, naming
 from groundling.core.rng import generator
 from groundling.data.regions.samples import Mark
 from groundling.data.text.words import spans
-from groundling.models.attention import AttentionMap, Place, Places
+from groundling.models.attention import AttentionMap, Places, PositionKind
 from groundling.stats.resampling import drawn_counts, interval, sums_of
-from groundling.studies.attention.passes import Seen, Sums
+from groundling.studies.attention.passes import AttentionBatch, Sums
 
 Reading = Literal["last", "mean"]
 """Where in a phrase heads are asked: at its last piece, or the mean over all of its pieces."""
@@ -41,7 +41,7 @@ POINTING = (
 """What a reader of such numbers must know."""
 
 
-class State(IntEnum):
+class PhraseStatus(IntEnum):
     """What became of a phrase."""
 
     ASKED = 0
@@ -63,7 +63,7 @@ FIRST = np.zeros(1, np.int64)
 
 
 @dataclass(frozen=True)
-class Phrase:
+class PhraseSpan:
     """Words of a text that name something in its image."""
 
     example: Example
@@ -90,17 +90,17 @@ def words_of(text: str, start: int, stop: int) -> tuple[range, bool]:
     return range(first, last + 1), whole
 
 
-def pieces_of(row: Row, words: range, dropped: int = 0) -> tuple[np.ndarray, State]:
+def pieces_of(row: TextRow, words: range, dropped: int = 0) -> tuple[np.ndarray, PhraseStatus]:
     """The pieces of a text that belong to some of its raw words, and whether all of these are there.
 
     `dropped`: pieces that were cut off the text's end.
     """
     pieces = np.flatnonzero((row.word >= words.start) & (row.word < words.stop))
     if dropped and words.stop > row.word.max(initial=-1):
-        return pieces, State.CUT
+        return pieces, PhraseStatus.CUT
     if not len(pieces) or row.word[pieces[-1]] != words[-1]:
-        return pieces, State.NO_PIECES
-    return pieces, State.ASKED
+        return pieces, PhraseStatus.NO_PIECES
+    return pieces, PhraseStatus.ASKED
 
 
 def pointing(example: Example, row: RegionRow) -> np.ndarray:
@@ -116,17 +116,17 @@ def pointing(example: Example, row: RegionRow) -> np.ndarray:
 
 
 class _One(NamedTuple):
-    """A phrase as `_Asked` has all of a batch."""
+    """A phrase as `_PhraseBatch` has all of a batch."""
 
     place: int
     row: int
-    state: State
+    state: PhraseStatus
     right: np.ndarray
     answers: bool
     pieces: np.ndarray
 
 
-class _Asked(NamedTuple):
+class _PhraseBatch(NamedTuple):
     """The Q phrases of a batch; P of their pieces are looked at."""
 
     place: np.ndarray
@@ -149,7 +149,7 @@ class Facts(NamedTuple):
     """What does not depend on heads, of Q phrases."""
 
     state: np.ndarray
-    """(Q,) `State`."""
+    """(Q,) `PhraseStatus`."""
     possible: np.ndarray
     """(Q,) bool: a region is right."""
     confident: np.ndarray
@@ -176,12 +176,12 @@ class Hits(NamedTuple):
     """By which rule they are right."""
 
 
-class Grounding:
+class HeadGrounding:
     """Asks every head for every phrase; of each phrase and head one bit is kept, and of each layer a few sums."""
 
     def __init__(
         self,
-        phrases: Sequence[Sequence[Phrase]],
+        phrases: Sequence[Sequence[PhraseSpan]],
         mark: Mark,
         half: Sequence[int],
         reading: Reading = "last",
@@ -199,23 +199,23 @@ class Grounding:
         self.facts = np.zeros((self.first[-1], len(Facts._fields)))
         self.sums: list[Sums] = []
         self.asked = Sums(2)
-        self._now: tuple[Seen, _Asked] | None = None
+        self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
 
-    def see(self, seen: Seen, one: AttentionMap) -> None:
+    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Score a layer's heads on a batch; a map that is not of text over regions is passed by.
 
         Raises InputError if a head gives regions no attention at all, or phrases do not fit their texts.
         """
         holds = _numpy(one.columns.holds)
-        is_seen = (holds == Place.REGION) | (holds == Place.WHOLE_IMAGE)
-        if not is_seen.any() or not (_numpy(one.rows.holds) == Place.PIECE).any():
+        is_seen = (holds == PositionKind.REGION) | (holds == PositionKind.WHOLE_IMAGE)
+        if not is_seen.any() or not (_numpy(one.rows.holds) == PositionKind.PIECE).any():
             return
         if self._now is None or self._now[0] is not seen:
             self._now = (seen, self._ask(seen))
         asked = self._now[1]
         number = self._number(one)
         rows = self._rows(one, asked)
-        is_region = (holds == Place.REGION)[asked.row][:, None]
+        is_region = (holds == PositionKind.REGION)[asked.row][:, None]
         share = np.where(is_region, rows, 0).sum(-1)
         self._check(share, asked, seen, one)
         # The first of the largest; -1 keeps text out.
@@ -223,9 +223,9 @@ class Grounding:
         region = np.take_along_axis(_numpy(one.columns.number)[asked.row], picked, 1)
         # An image without an answer picks a piece, whose number may be none of a region's.
         region = np.minimum(region, asked.right.shape[1] - 1)
-        is_asked = asked.state == State.ASKED
+        is_asked = asked.state == PhraseStatus.ASKED
         right = np.take_along_axis(asked.right, region, 1) & (is_asked & asked.answers)[:, None]
-        is_special = (holds == Place.SPECIAL)[asked.row][:, None]
+        is_special = (holds == PositionKind.SPECIAL)[asked.row][:, None]
         special = np.where(is_special, rows, 0).sum(-1)
         measured = np.stack([share, special, entr(rows.astype(float)).sum(-1)], -1)
         bits = np.packbits(right, axis=-1)
@@ -249,7 +249,7 @@ class Grounding:
             self.sums.append(Sums(2, heads, len(MEASURES)))
         return self.layers.index(layer)
 
-    def _rows(self, one: AttentionMap, asked: _Asked) -> np.ndarray:
+    def _rows(self, one: AttentionMap, asked: _PhraseBatch) -> np.ndarray:
         """What each phrase sends (Q, H, S), the mean over its pieces."""
         owner = np.repeat(asked.row, np.diff([*asked.first, len(asked.piece)]))
         place = _row_of(one.rows, owner, asked.piece)
@@ -258,8 +258,10 @@ class Grounding:
         mean: np.ndarray = np.add.reduceat(rows, asked.first, axis=0) / counts[:, None, None]
         return mean
 
-    def _check(self, share: np.ndarray, asked: _Asked, seen: Seen, one: AttentionMap) -> None:
-        wrong = ~(share > 0).all(-1) & asked.answers & (asked.state == State.ASKED)
+    def _check(
+        self, share: np.ndarray, asked: _PhraseBatch, seen: AttentionBatch, one: AttentionMap
+    ) -> None:
+        wrong = ~(share > 0).all(-1) & asked.answers & (asked.state == PhraseStatus.ASKED)
         if wrong.any():
             query = int(wrong.argmax())
             sample = seen.samples[int(asked.row[query])]
@@ -268,7 +270,7 @@ class Grounding:
                 "the model is damaged, or hides its regions as padding"
             )
 
-    def _ask(self, seen: Seen) -> _Asked:
+    def _ask(self, seen: AttentionBatch) -> _PhraseBatch:
         """The phrases of a batch, of which what does not depend on heads is kept."""
         asked = []
         for row, (sample, place) in enumerate(zip(seen.samples, seen.places, strict=True)):
@@ -276,12 +278,12 @@ class Grounding:
             own = [self._one(phrase, sample, regions, place, row) for phrase in self.phrases[place]]
             facts = [[one.state, *_facts(one.right, regions)] for one in own]
             self.facts[self.first[place] : self.first[place + 1]] = facts
-            count = sum(one.state == State.ASKED for one in own)
+            count = sum(one.state == PhraseStatus.ASKED for one in own)
             self.asked.add(self.half[place], np.array(count))
             asked += own
         most = max(len(one.right) for one in asked)
         pieces = [len(one.pieces) for one in asked]
-        return _Asked(
+        return _PhraseBatch(
             place=np.array([one.place for one in asked]),
             row=np.array([one.row for one in asked]),
             state=np.array([one.state for one in asked]),
@@ -292,21 +294,21 @@ class Grounding:
         )
 
     def _one(
-        self, phrase: Phrase, sample: Sample, regions: RegionRow, place: int, row: int
+        self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, place: int, row: int
     ) -> _One:
         pieces, state = self._pieces(phrase, sample)
         right = self.mark(phrase.example, regions).astype(bool) & ~regions.whole
         return _One(place, row, state, right, bool((~regions.whole).any()), pieces)
 
-    def _pieces(self, phrase: Phrase, sample: Sample) -> tuple[np.ndarray, State]:
+    def _pieces(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
         """The pieces at which heads are asked; the text's first one where they cannot be."""
         with naming(phrase.example.id):
             words, whole = words_of(phrase.example.text, phrase.start, phrase.stop)
         if not whole:
-            return FIRST, State.SPLITS_WORD
+            return FIRST, PhraseStatus.SPLITS_WORD
         text = needed(sample.text, "text", "heads")
         pieces, state = pieces_of(text, words, sample.dropped)
-        if state != State.ASKED:
+        if state != PhraseStatus.ASKED:
             return FIRST, state
         return pieces[-1:] if self.reading == "last" else pieces, state
 
@@ -380,7 +382,7 @@ def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
 def _row_of(rows: Places, owner: np.ndarray, piece: np.ndarray) -> np.ndarray:
     """Which row of a map (P,) a text's piece (P,) is, in the batch's row `owner` (P,)."""
     holds = _numpy(rows.holds)[owner]
-    is_text = (holds == Place.PIECE) | (holds == Place.SPECIAL)
+    is_text = (holds == PositionKind.PIECE) | (holds == PositionKind.SPECIAL)
     found: np.ndarray = (is_text & (_numpy(rows.number)[owner] == piece[:, None])).argmax(-1)
     return found
 
@@ -426,7 +428,7 @@ class Board:
     @cached_property
     def used(self) -> np.ndarray:
         """(Q,) bool: heads could be asked for it."""
-        return np.asarray(self.found.facts.state == State.ASKED)
+        return np.asarray(self.found.facts.state == PhraseStatus.ASKED)
 
     @cached_property
     def active(self) -> np.ndarray:

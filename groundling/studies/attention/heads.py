@@ -22,17 +22,24 @@ from groundling.runs.folder import write_whole
 from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import Attending, HeadsConfig
-from groundling.studies.attention.grounding import Board, Grounding, Phrase, Reading, State, halves
+from groundling.studies.attention.grounding import (
+    Board,
+    HeadGrounding,
+    PhraseSpan,
+    PhraseStatus,
+    Reading,
+    halves,
+)
 from groundling.studies.attention.inspected_models import Attended
-from groundling.studies.attention.passes import Look, read_all
+from groundling.studies.attention.passes import AttentionPass, read_all
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
 
 COUNTED = "layers and heads count from 0"
 OUTCOMES = {
-    State.CUT: "cut_off",
-    State.NO_PIECES: "without_pieces",
-    State.SPLITS_WORD: "split_a_word",
+    PhraseStatus.CUT: "cut_off",
+    PhraseStatus.NO_PIECES: "without_pieces",
+    PhraseStatus.SPLITS_WORD: "split_a_word",
 }
 """Why a phrase was not asked, as the result says it."""
 
@@ -43,7 +50,7 @@ class Texts:
 
     examples: Sequence[Example]
     """Each text of an image once."""
-    phrases: Sequence[Sequence[Phrase]]
+    phrases: Sequence[Sequence[PhraseSpan]]
     """Of every text, those that heads are asked for."""
     kinds: Sequence[tuple[str, ...]]
     """Of every phrase of all texts, what it names."""
@@ -114,7 +121,7 @@ def texts_of(task: Task, folder: Path, split: str, unrelated: bool) -> Texts:
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
 
 
-def _why(phrase: entities.Phrase) -> str:
+def _why(phrase: entities.EntityPhrase) -> str:
     """Why a phrase has no box: nothing visible, a scene, or nobody drew one."""
     for kind in ("notvisual", "scene"):
         if kind in phrase.types:
@@ -128,7 +135,7 @@ def _by_text(
     """Examples of the same text and image as one, which is read once for all of its phrases."""
     place: dict[tuple[str, tuple[str, ...]], int] = {}
     texts: list[Example] = []
-    phrases: list[list[Phrase]] = []
+    phrases: list[list[PhraseSpan]] = []
     for example in examples:
         key = (example.text, example.images)
         if key not in place:
@@ -137,7 +144,7 @@ def _by_text(
             phrases.append([])
         # Without a tag the whole text is the phrase, as of RefCOCO's expressions.
         (start, stop, _), *_ = example.tags or ((0, len(example.text), 0),)
-        phrases[place[key]].append(Phrase(example, start, stop))
+        phrases[place[key]].append(PhraseSpan(example, start, stop))
     ordered = [kinds.get(one.example.official, ()) for own in phrases for one in own]
     return Texts(texts, phrases, ordered, skipped)
 
@@ -152,7 +159,7 @@ def plan(
     query: Reading,
     other_images: bool,
     device: torch.device,
-) -> list[Look]:
+) -> list[AttentionPass]:
     """The pass, and the one beside the looks of other images; `task` by its name, as other processes are sent it."""
     attended = Attended(attending, device)
     mark = attended.mark(needed(named("tasks", Task, task).mark, "mark", task))
@@ -161,12 +168,14 @@ def plan(
     looks = []
     for others in (False, True)[: 1 + other_images]:
         samples = partial(attended.samples, texts.examples, others)
-        grounding = Grounding(texts.phrases, mark, half, query)
-        looks.append(Look(attended.model, samples, [grounding], attending.at_once))
+        grounding = HeadGrounding(texts.phrases, mark, half, query)
+        looks.append(AttentionPass(attended.model, samples, [grounding], attending.at_once))
     return looks
 
 
-def _found(texts: Texts, looks: Sequence[Look], active: float, seed: int) -> dict[str, Any]:
+def _found(
+    texts: Texts, looks: Sequence[AttentionPass], active: float, seed: int
+) -> dict[str, Any]:
     """What `result.json` says of the phrases and of every head; heads up to `active` are not chosen."""
     found, *others = [_grounding(look).result() for look in looks]
     half_of = texts.halves(seed)
@@ -185,7 +194,7 @@ def _found(texts: Texts, looks: Sequence[Look], active: float, seed: int) -> dic
     counts = {
         "images": len(half_of),
         "texts": len(texts.examples),
-        "asked": states[State.ASKED],
+        "asked": states[PhraseStatus.ASKED],
         **{name: states[state] for state, name in OUTCOMES.items()},
         "in_images_without_regions": int((found.facts.regions == 0).sum()),
         "without_box": texts.skipped,
@@ -199,10 +208,10 @@ def _found(texts: Texts, looks: Sequence[Look], active: float, seed: int) -> dic
     return {"counts": counts, **report}
 
 
-def _grounding(look: Look) -> Grounding:
+def _grounding(look: AttentionPass) -> HeadGrounding:
     """The one consumer of a pass."""
     (consumer,) = look.consumers
-    assert isinstance(consumer, Grounding)
+    assert isinstance(consumer, HeadGrounding)
     return consumer
 
 

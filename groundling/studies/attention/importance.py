@@ -18,16 +18,16 @@ from torch import Tensor
 from groundling.core.batch import Sample
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.models.attention import AttentionMap, Place, Places
+from groundling.models.attention import AttentionMap, Places, PositionKind
 from groundling.stats.resampling import interval, resampled
-from groundling.studies.attention.passes import BySample, Rows, Seen, Sums
+from groundling.studies.attention.passes import AttentionBatch, BySample, SampleArrays, Sums
 
 KINDS = ("visual", "textual", "special")
 """What attention goes to."""
 OF_KIND = (
-    (Place.REGION, Place.WHOLE_IMAGE),
-    (Place.PIECE,),
-    (Place.SPECIAL, Place.ADDED, Place.IMAGE_CLASS),
+    (PositionKind.REGION, PositionKind.WHOLE_IMAGE),
+    (PositionKind.PIECE,),
+    (PositionKind.SPECIAL, PositionKind.ADDED, PositionKind.IMAGE_CLASS),
 )
 """Which places these are: VL-BERT's whole image is visual, its [END] special, and so is ViLT's class token."""
 EXACT = 1e-5
@@ -49,9 +49,9 @@ def asking(one: AttentionMap, query: Query) -> Tensor:
     """Attention (N, heads, columns) of the places that are asked."""
     holds = one.rows.holds
     if query == "cls":
-        first = (holds == Place.SPECIAL).int().argmax(1)
+        first = (holds == PositionKind.SPECIAL).int().argmax(1)
         return one.weights[torch.arange(len(holds), device=holds.device), :, first]
-    real = (holds != Place.PADDING).to(one.weights.dtype)
+    real = (holds != PositionKind.PADDING).to(one.weights.dtype)
     return torch.einsum("nr,nhrc->nhc", real / real.sum(1, keepdim=True), one.weights)
 
 
@@ -105,14 +105,14 @@ class Importance:
         self.layers = Layers()
         self.heads: list[Sums] = []
         """Of each layer, the sums (heads, 3) over samples."""
-        self.rows = Rows()
+        self.rows = SampleArrays()
         """Means over heads, (3,) float32 of a sample and layer."""
-        self.even = Rows()
+        self.even = SampleArrays()
         """What attention spread evenly would give each kind, (3,) of a sample."""
         self.dropped = 0
         """Pieces of texts that were cut off."""
 
-    def see(self, seen: Seen, one: AttentionMap) -> None:
+    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Take the masses of a layer; raises InputError if attention does not sum to 1."""
         if not sees_regions(one):
             return
@@ -128,7 +128,7 @@ class Importance:
         if number == 0:
             self._count(seen, kinds_of(one.columns))
 
-    def _check(self, seen: Seen, layer: int, off: Tensor) -> None:
+    def _check(self, seen: AttentionBatch, layer: int, off: Tensor) -> None:
         worst = int(off.nan_to_num(torch.inf).argmax())
         if not off[worst] <= EXACT:
             sample = seen.samples[worst // (len(off) // len(seen.samples))]
@@ -137,7 +137,7 @@ class Importance:
                 "model's weights may be damaged"
             )
 
-    def _count(self, seen: Seen, kinds: Tensor) -> None:
+    def _count(self, seen: AttentionBatch, kinds: Tensor) -> None:
         """What share of its places is of each kind, and how many pieces were lost."""
         count = kinds.sum(-1)
         shares = (count / count.sum(-1, keepdim=True)).view(len(seen.samples), -1, 3).mean(1)
@@ -187,13 +187,13 @@ class Looks:
         self.layers = Layers()
         self.by_sample = BySample()
 
-    def see(self, seen: Seen, one: AttentionMap) -> None:
+    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Take a layer's attention of each sample, (T + R,)."""
         if not sees_regions(one):
             return
         attention = asking(one, "cls").float().mean(1).double().cpu().numpy()
         holds = one.columns.holds.cpu().numpy()
-        kept = ~np.isin(holds, (Place.PADDING, Place.ADDED))
+        kept = ~np.isin(holds, (PositionKind.PADDING, PositionKind.ADDED))
         choices = len(holds) // len(seen.samples)
         number = self.layers.place(one.layer)
         for index, (place, sample) in enumerate(zip(seen.places, seen.samples, strict=True)):

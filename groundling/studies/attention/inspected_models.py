@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from groundling.core.batch import IGNORE, Batch, Encoded, Example, RegionRow, Sample, needed
 from groundling.core.errors import InputError, refuse
 from groundling.core.metrics import Metric
-from groundling.core.output_types import Answer, Choose, Form, Pick, Regress
+from groundling.core.output_types import Choose, Form, OpenAnswer, Pick, Regress
 from groundling.core.registry import named
 from groundling.core.rng import generator, seed_of
 from groundling.data.captions.captions import (
@@ -30,7 +30,7 @@ from groundling.data.captions.captions import (
 )
 from groundling.data.image_samples import pictures_of
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import UNTIED, RegionInputs, Seen
+from groundling.data.regions.inputs import UNTIED, ImageSources, RegionInputs
 from groundling.data.regions.samples import Mark, Store
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Changed, Samples, TextSamples
@@ -110,7 +110,7 @@ class Attended:
             )
             store = OtherLooks(store, partner)
         shown = {image: files[partner.get(image, image)] for image in files}
-        samples = self.inputs.samples(texts, model, Seen(store, shown))
+        samples = self.inputs.samples(texts, model, ImageSources(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
             names = " ".join(self.config.shown.regions)
@@ -235,7 +235,7 @@ class Outcome(Protocol):
         ...
 
 
-class Match:
+class MatchOutcome:
     """How well text and image belong together, as the head of pre-training has it."""
 
     names = ("log-odds of a match",)
@@ -359,7 +359,7 @@ def _right(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
     scores = _scores(outputs, form)
     if isinstance(form, Pick):
         return (labels > 0).to(scores.dtype)
-    if isinstance(form, Answer) and labels.ndim == 3:
+    if isinstance(form, OpenAnswer) and labels.ndim == 3:
         place, credit = labels.unbind(-1)
         best = credit.where(place >= 0, -1.0).argmax(1, keepdim=True)
         there = (place >= 0) & (credit > 0)
@@ -426,12 +426,14 @@ def is_fine_tuned(source: str) -> bool:
     return any(any(Path(source).glob(pattern)) for pattern in patterns)
 
 
-def match_head(model: Student, folder: str | Path, device: torch.device | str) -> Match | None:
+def match_head(
+    model: Student, folder: str | Path, device: torch.device | str
+) -> MatchOutcome | None:
     """The head that `pretrain` left beside a model, if it did: it tells whether text and image match."""
     head = SentenceImage(model.sizes)
     if not all(load_head(Path(folder), part, name) for name, part in head.saved().items()):
         return None
-    return Match(head.to(device).eval())
+    return MatchOutcome(head.to(device).eval())
 
 
 class PreTrained:

@@ -37,7 +37,7 @@ from groundling.studies.attention.inspected_models import (
     reads_pixels,
     subject_of,
 )
-from groundling.studies.attention.passes import Consumer, Look, Pass, read_all
+from groundling.studies.attention.passes import AttentionPass, Consumer, Pass, read_all
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.single_stream import SingleStream
 
@@ -169,9 +169,9 @@ class _Model:
         self.notes: list[str] = []
         """What a reader of `about` must know, once that was asked."""
 
-    def _look(self, consumer: Consumer, examples: Sequence[Example]) -> Look:
+    def _look(self, consumer: Consumer, examples: Sequence[Example]) -> AttentionPass:
         samples = partial(self.subject.samples, examples)
-        return Look(self.subject.model, samples, [consumer], self.attending.at_once)
+        return AttentionPass(self.subject.model, samples, [consumer], self.attending.at_once)
 
     def ablate(self) -> None:
         """Also ask it beside other inputs."""
@@ -260,7 +260,7 @@ def _selected_words(
     teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(samples)
     worths = selected_words.worths(teacher, analysis.models[0].rows, config.attending.at_once)
-    readers = [selected_words.Reader(model.rows, model.looks) for model in analysis.models]
+    readers = [selected_words.WordAttention(model.rows, model.looks) for model in analysis.models]
     found = selected_words.about(worths, readers, config.words, analysis.bootstrap_of_few)
     asked = {"teacher": config.teacher, "words": config.words, "relevance": config.relevance}
     return {**asked, **found}

@@ -19,7 +19,7 @@ from accelerate.utils import gather_object
 from groundling.core.batch import Batch, Sample, collate
 from groundling.core.errors import InputError
 from groundling.data.samples import Samples
-from groundling.data.shards import Part
+from groundling.data.shards import ProcessRank
 from groundling.models.attention import AttentionMap
 from groundling.models.formats import Student
 from groundling.runs.jobs import Job, check_starts, run_jobs
@@ -30,7 +30,7 @@ BATCH = 32
 
 
 @dataclass(frozen=True)
-class Seen:
+class AttentionBatch:
     """A batch as a consumer meets it."""
 
     batch: Batch
@@ -44,7 +44,7 @@ class Seen:
 class Consumer(Protocol):
     """What looks at maps as they are made."""
 
-    def see(self, seen: Seen, one: AttentionMap) -> None:
+    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Take what is needed of one layer; no tensor of `one` may be kept, nor a view of it."""
         ...
 
@@ -84,7 +84,7 @@ class BySample:
         return np.stack([self.rows[place] for place in sorted(self.rows)])
 
 
-class Rows:
+class SampleArrays:
     """Arrays of one shape by sample and layer, held as whole batches: little more than their own bytes."""
 
     def __init__(self) -> None:
@@ -158,7 +158,7 @@ class Sums:
 class Pass(Protocol):
     """What is asked of every sample once."""
 
-    def read(self, part: Part) -> None:
+    def read(self, part: ProcessRank) -> None:
         """Ask the share of one of several processes; what it says waits to be merged with the others'."""
         ...
 
@@ -172,7 +172,7 @@ class Pass(Protocol):
 
 
 def batches_of(
-    model: Student, samples: Samples, part: Part, batch: int
+    model: Student, samples: Samples, part: ProcessRank, batch: int
 ) -> Iterator[tuple[Batch, list[Sample], list[int]]]:
     """Batches of a process's share on the model's device, their samples and those's numbers.
 
@@ -192,7 +192,7 @@ def batches_of(
     model.train(training)
 
 
-class Look:
+class AttentionPass:
     """A pass that tells every map of attention to consumers."""
 
     def __init__(
@@ -209,11 +209,11 @@ class Look:
         self.batch = batch
 
     @torch.no_grad()
-    def read(self, part: Part) -> None:
+    def read(self, part: ProcessRank) -> None:
         """Every layer's map, the lowest layer first; raises InputError if the model gives no attention."""
         samples = self.samples()
         for batch, some, places in batches_of(self.model, samples, part, self.batch):
-            _tell(self.model, Seen(batch, some, places), self.consumers)
+            _tell(self.model, AttentionBatch(batch, some, places), self.consumers)
 
     def kept(self) -> list[Any]:
         """What each consumer has kept."""
@@ -225,7 +225,7 @@ class Look:
             consumer.merge([part[place] for part in parts])
 
 
-def _tell(model: Student, seen: Seen, consumers: Sequence[Consumer]) -> None:
+def _tell(model: Student, seen: AttentionBatch, consumers: Sequence[Consumer]) -> None:
     """One forward pass, of which consumers are told."""
 
     def watch(one: AttentionMap) -> None:
@@ -238,7 +238,7 @@ def _tell(model: Student, seen: Seen, consumers: Sequence[Consumer]) -> None:
 def read_here(passes: Sequence[Pass]) -> None:
     """Do passes on this process; under torchrun every process does its share, and all hold the whole afterwards."""
     state = PartialState()
-    part = Part(state.process_index, state.num_processes)
+    part = ProcessRank(state.process_index, state.num_processes)
     for one in passes:
         one.read(part)
         own = [one.kept()]
@@ -259,14 +259,14 @@ def read_all(passes: Sequence[Pass], plan: Plan, processes: int = 1) -> None:
         read_here(passes)
         return
     check_starts(processes, state.num_processes)
-    parts = [Part(rank, processes) for rank in range(processes)]
+    parts = [ProcessRank(rank, processes) for rank in range(processes)]
     jobs = [Job(f"part {one.rank + 1}", _share, (plan, state.device.type, one)) for one in parts]
     shares = run_jobs(jobs, processes, lambda line: None)
     for number, one in enumerate(passes):
         one.merge([shares[job.name][number] for job in jobs])
 
 
-def _share(plan: Plan, device: str, part: Part) -> list[Any]:
+def _share(plan: Plan, device: str, part: ProcessRank) -> list[Any]:
     """What one process's share of every pass has said."""
     passes = plan(PartialState(cpu=device == "cpu").device)
     for one in passes:

@@ -76,7 +76,7 @@ def agreement(attention: np.ndarray, worth: Worth, most: int) -> np.ndarray:
     return np.array(found)
 
 
-class Reader(NamedTuple):
+class WordAttention(NamedTuple):
     """A model whose attention to words is compared with the teacher's scores."""
 
     rows: Sequence[Sample]
@@ -94,7 +94,7 @@ class Reader(NamedTuple):
 
 
 def about(
-    worths: Sequence[Worth], readers: Sequence[Reader], most: int, bootstrap: Bootstrap
+    worths: Sequence[Worth], readers: Sequence[WordAttention], most: int, bootstrap: Bootstrap
 ) -> dict[str, Any]:
     """What `result.json` says: whether attention goes to the `most` words of each text that the teacher selects.
 

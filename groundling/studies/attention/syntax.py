@@ -25,14 +25,14 @@ from groundling.data.regions.samples import Mark
 from groundling.data.text.parses import (
     ROOT,
     Parse,
-    Word,
+    ParsedWord,
     aligned,
     characters,
     parses_by,
     read_parses,
     written,
 )
-from groundling.models.attention import AttentionMap, Place
+from groundling.models.attention import AttentionMap, PositionKind
 from groundling.runs.folder import write_whole
 from groundling.runs.progress import Work
 from groundling.runs.report import TableRow, counted, table
@@ -50,16 +50,16 @@ from groundling.studies.attention.grounding import (
     POINTING,
     Board,
     Facts,
-    Grounding,
+    HeadGrounding,
     Hits,
-    Phrase,
-    State,
+    PhraseSpan,
+    PhraseStatus,
     halves,
 )
 from groundling.studies.attention.inspected_models import Attended
-from groundling.studies.attention.passes import Look, Sums, read_all
+from groundling.studies.attention.passes import AttentionPass, Sums, read_all
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, Caption, captions
-from groundling.tasks.flickr_entities import Phrase as Entity
+from groundling.tasks.flickr_entities import EntityPhrase as Entity
 
 End = Literal["head", "dependent"]
 """Which end of an arc the phrase is."""
@@ -85,7 +85,7 @@ class Parsed:
     """A caption with its parse."""
 
     caption: Caption
-    words: tuple[Word, ...]
+    words: tuple[ParsedWord, ...]
     spans: np.ndarray
     """(W, 2): first character of each word in the caption, and the one after its last."""
 
@@ -184,7 +184,7 @@ def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
     return set(np.flatnonzero(touched).tolist())
 
 
-def _at(words: Sequence[Word], top: int) -> list[tuple[str, End, int]]:
+def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, End, int]]:
     """The arcs at a word: relation, which end it is itself, and the number of the other one."""
     arcs: list[tuple[str, End, int]] = []
     if words[top].head != ROOT:
@@ -195,12 +195,12 @@ def _at(words: Sequence[Word], top: int) -> list[tuple[str, End, int]]:
     return arcs
 
 
-class Questions(NamedTuple):
+class ArcQuestions(NamedTuple):
     """What heads are asked of a split's captions."""
 
     examples: list[Example]
     """Captions that have an arc."""
-    phrases: list[list[Phrase]]
+    phrases: list[list[PhraseSpan]]
     """Of each, its arcs: from the other word, for the boxes of the phrase."""
     relations: list[list[int]]
     """The same arcs' relations, as numbers in `names`."""
@@ -214,7 +214,7 @@ class Questions(NamedTuple):
         return halves([one.images[0] for one in self.examples], seed)
 
 
-def questions(parsed: Sequence[Parsed], other_phrases: bool = False) -> Questions:
+def questions(parsed: Sequence[Parsed], other_phrases: bool = False) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
     told: Counter[str] = Counter()
     of_captions: list[tuple[Parsed, list[Arc]]] = []
@@ -232,45 +232,45 @@ def questions(parsed: Sequence[Parsed], other_phrases: bool = False) -> Question
         examples.append(Example(caption.id, caption.text, images=(caption.image,)))
         phrases.append([_asked(one, arc) for arc in arcs])
         relations.append([number[arc.relation, arc.entity] for arc in arcs])
-    return Questions(examples, phrases, relations, names, told)
+    return ArcQuestions(examples, phrases, relations, names, told)
 
 
-def _asked(one: Parsed, arc: Arc) -> Phrase:
+def _asked(one: Parsed, arc: Arc) -> PhraseSpan:
     start, stop = one.spans[arc.other].tolist()
     caption = one.caption
     gold = Gold(PROTOCOLS[PROTOCOL](arc.phrase.boxes), caption.size)
     example = Example(caption.id, caption.text, images=(caption.image,), gold=gold)
-    return Phrase(example, start, stop)
+    return PhraseSpan(example, start, stop)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-class Arcs(Grounding):
+class Arcs(HeadGrounding):
     """Asks every head at the mean of a word's pieces, and sums by relation what regions get."""
 
     def __init__(
         self,
-        phrases: Sequence[Sequence[Phrase]],
+        phrases: Sequence[Sequence[PhraseSpan]],
         mark: Mark,
         half: Sequence[int],
         relations: Sequence[Sequence[int]],
     ) -> None:
-        """`phrases` of each sample and the number of each one's relation, see `Questions`; `half` of each sample."""
+        """`phrases` of each sample and the number of each one's relation, see `ArcQuestions`; `half` of each sample."""
         super().__init__(phrases, mark, half, "mean")
         self.relations = relations
         self.count = 1 + max(number for own in relations for number in own)
         self.shares: list[Sums] = []
 
     def _rows(self, one: AttentionMap, asked: Any) -> np.ndarray:
-        """As `Grounding`'s; what regions get of each is summed by its relation and half."""
+        """As `HeadGrounding`'s; what regions get of each is summed by its relation and half."""
         rows = super()._rows(one, asked)
         number = self.layers.index((one.name, one.layer))
         if number == len(self.shares):
             self.shares.append(Sums(self.count, 2, self.heads))
-        is_region = one.columns.holds.cpu().numpy()[asked.row] == Place.REGION
+        is_region = one.columns.holds.cpu().numpy()[asked.row] == PositionKind.REGION
         share = np.where(is_region[:, None], rows, 0).sum(-1)
-        share[asked.state != State.ASKED] = 0
+        share[asked.state != PhraseStatus.ASKED] = 0
         places = dict.fromkeys(asked.place.tolist())
         relation = np.concatenate([self.relations[place] for place in places])
         half = np.array(self.half)[asked.place]
@@ -280,11 +280,11 @@ class Arcs(Grounding):
         return rows
 
     def kept(self) -> dict[str, Any]:
-        """As `Grounding`'s, and the sums by relation."""
+        """As `HeadGrounding`'s, and the sums by relation."""
         return {**super().kept(), "shares": [one.kept() for one in self.shares]}
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
-        """As `Grounding`'s, and the sums by relation."""
+        """As `HeadGrounding`'s, and the sums by relation."""
         super().merge(parts)
         self.shares = [Sums(self.count, 2, self.heads) for _ in self.layers]
         for number, sums in enumerate(self.shares):
@@ -295,7 +295,7 @@ class Arcs(Grounding):
         every = self.result()
         relation = np.concatenate(self.relations)
         half = np.repeat(self.half, [len(own) for own in self.relations])
-        is_asked = every.facts.state == State.ASKED
+        is_asked = every.facts.state == PhraseStatus.ASKED
         shares = np.stack([one.values() for one in self.shares], 2)  # (relations, 2, layers, H)
         found = []
         for number in range(self.count):
@@ -316,9 +316,9 @@ COUNTED = "layers and heads count from 0"
 SHOWN = 20
 """Most captions of one kind that the result names."""
 OUTCOMES = {
-    State.CUT: "cut_off",
-    State.NO_PIECES: "without_pieces",
-    State.SPLITS_WORD: "split_a_word",
+    PhraseStatus.CUT: "cut_off",
+    PhraseStatus.NO_PIECES: "without_pieces",
+    PhraseStatus.SPLITS_WORD: "split_a_word",
 }
 """Why a word was not asked, as the result says it."""
 
@@ -420,8 +420,8 @@ def _check_parsed(found: Matched, parses: str, count: int, other_images: bool) -
 
 
 def plan(
-    attending: Attending, asked: Questions, other_images: bool, device: torch.device
-) -> list[Look]:
+    attending: Attending, asked: ArcQuestions, other_images: bool, device: torch.device
+) -> list[AttentionPass]:
     """The pass, and the one beside the looks of other images."""
     attended = Attended(attending, device)
     half_of = asked.halves(attending.seed)
@@ -431,7 +431,7 @@ def plan(
     for others in (False, True)[: 1 + other_images]:
         samples = partial(attended.samples, asked.examples, others)
         arcs = Arcs(asked.phrases, mark, half, asked.relations)
-        looks.append(Look(attended.model, samples, [arcs], attending.at_once))
+        looks.append(AttentionPass(attended.model, samples, [arcs], attending.at_once))
     return looks
 
 
@@ -447,7 +447,7 @@ def _too_rare(least_arcs: int, rare: Mapping[str, int], found: Matched) -> str:
 
 
 def _relations(
-    asked: Questions, looks: Sequence[Arcs], active: float, seed: int, least_arcs: int
+    asked: ArcQuestions, looks: Sequence[Arcs], active: float, seed: int, least_arcs: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """What is told of every relation that has enough arcs, and how many the others have."""
     half_of = asked.halves(seed)
@@ -463,7 +463,7 @@ def _relations(
     for place, (name, end) in enumerate(asked.names):
         own = relation == place
         hits = found[place]
-        arcs = int((hits.facts.state == State.ASKED).sum())
+        arcs = int((hits.facts.state == PhraseStatus.ASKED).sum())
         if arcs < least_arcs:
             rare[f"{name}, phrase is {end}"] = arcs
             continue
@@ -490,7 +490,7 @@ def _without(report: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _counts(captions: int, matched: Matched, asked: Questions, look: Arcs) -> dict[str, int]:
+def _counts(captions: int, matched: Matched, asked: ArcQuestions, look: Arcs) -> dict[str, int]:
     facts = look.result().facts
     states = Counter(facts.state.tolist())
     told = asked.told
@@ -504,7 +504,7 @@ def _counts(captions: int, matched: Matched, asked: Questions, look: Arcs) -> di
         "phrases_of_several_heads": told["phrases_of_several_heads"],
         "arcs": len(facts.state),
         "arcs_to_other_phrases": told["arcs_to_other_phrases"],
-        "asked": states[State.ASKED],
+        "asked": states[PhraseStatus.ASKED],
         **{name: states[state] for state, name in OUTCOMES.items()},
         "in_images_without_regions": int((facts.regions == 0).sum()),
     }

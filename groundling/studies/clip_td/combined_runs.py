@@ -12,7 +12,7 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, naming, refuse
-from groundling.core.output_types import Answer, Choose, Classify, Form, Regress
+from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Regress
 from groundling.core.registry import named
 from groundling.data.tables import read_json_lines
 from groundling.prediction.predictions import FILE, Agreement, Said, probabilities, read_predictions
@@ -82,7 +82,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
 def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
     """The task, the members' folders, and the splits that all of them predicted."""
     task = named("tasks", Task, config.task).at(Path(config.data))
-    if not isinstance(task.form, Classify | Answer | Regress):
+    if not isinstance(task.form, Classify | OpenAnswer | Regress):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
     members = [member for run in config.runs for member in members_of(run, config.task)]
     if len(members) < 2:
@@ -228,7 +228,7 @@ def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class Prediction:
+class ChoicePrediction:
     """What a run says of one example."""
 
     choice: int
@@ -237,7 +237,7 @@ class Prediction:
     """(4,) of the choices."""
 
 
-Predictions = dict[str, Prediction]
+Predictions = dict[str, ChoicePrediction]
 """By official id."""
 
 
@@ -338,7 +338,7 @@ def _predictions(path: Path, examples: list[Example]) -> Predictions:
     return {example.official: predictions[example.official] for example in examples}
 
 
-def _prediction(where: str, row: Mapping[str, Any]) -> Prediction:
+def _prediction(where: str, row: Mapping[str, Any]) -> ChoicePrediction:
     """A line's choice and scores; UNITER has two scores a choice, wrong and right, of which the second counts."""
     outputs = row.get("outputs")
     choice = row.get("prediction")
@@ -352,4 +352,4 @@ def _prediction(where: str, row: Mapping[str, Any]) -> Prediction:
             f"{where}: expected 4 numbers (or 8) in 'outputs', and a 'prediction' from 0 to 3"
         )
     scores = np.array(outputs, float).reshape(CHOICES, -1)
-    return Prediction(int(row["prediction"]), scores[:, -1])
+    return ChoicePrediction(int(row["prediction"]), scores[:, -1])

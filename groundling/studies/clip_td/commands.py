@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -118,7 +118,7 @@ DATA_SHIFT = Command(
     example="groundling data shift --data vcr_data --protocol sm --out runs/sm",
     common="data protocol split attack losses predictions",
     rules=check_data_shift,
-    leaves=RunFolder(shift_inputs),
+    leaves=ResumableRun(shift_inputs),
 )
 
 
@@ -160,7 +160,7 @@ ENSEMBLE = Command(
     "runs/ensemble",
     common="runs task data",
     positional=("--runs",),
-    leaves=RunFolder(ensemble_inputs),
+    leaves=ResumableRun(ensemble_inputs),
 )
 
 
@@ -209,7 +209,7 @@ VCR = Command(
     "runs/vcr",
     common="answers rationales both data split",
     rules=check_vcr,
-    leaves=RunFolder(vcr_inputs),
+    leaves=ResumableRun(vcr_inputs),
 )
 
 
@@ -279,7 +279,7 @@ ZERO_SHOT = Command(
     "--images vcr1images --out runs/zero",
     common="model task data images regions protocol prompt cpu",
     rules=check_zero_shot,
-    leaves=RunFolder(zero_shot_inputs),
+    leaves=ResumableRun(zero_shot_inputs),
 )
 
 

@@ -19,10 +19,10 @@ from groundling.core.errors import InputError, reading
 from groundling.studies.clip_td.lines import (
     PARTS,
     WORD,
-    Line,
     Part,
     Shifted,
     Text,
+    VcrLine,
     content,
     is_content,
     labels,
@@ -100,7 +100,7 @@ SOUNDS_OF_CONSONANTS = ("uni", "use", "usu", "eu", "one", "once")
 
 
 @dataclass(frozen=True)
-class Reading:
+class WordLemma:
     """What a form is taken for."""
 
     lemma: str
@@ -145,7 +145,7 @@ class WordNet:
                     self._irregular[lemma, pos].append(form)
         self.version = self._one_of(versions)
         self._tagged, self._totals = _counts(self._path(COUNTS))
-        self._read: dict[str, Reading] = {}
+        self._read: dict[str, WordLemma] = {}
 
     def _path(self, name: str) -> Path:
         return self.folder / name
@@ -163,7 +163,7 @@ class WordNet:
             raise InputError(f"{self.folder}: files of WordNet {' and '.join(different)}")
         return different[0]
 
-    def read(self, form: str) -> Reading:
+    def read(self, form: str) -> WordLemma:
         """What a form is most often: no sentence is parsed, a form has one reading wherever it stands.
 
         Of all parts of speech and lemmas it can have, the one that the sense-tagged texts have most often; of equals a
@@ -171,11 +171,11 @@ class WordNet:
         """
         form = form.lower()
         if form not in self._read:
-            found = [Reading(lemma, pos) for pos in FILES for lemma in self.bases(form, pos)]
-            self._read[form] = max(found, key=self._frequency, default=Reading(form))
+            found = [WordLemma(lemma, pos) for pos in FILES for lemma in self.bases(form, pos)]
+            self._read[form] = max(found, key=self._frequency, default=WordLemma(form))
         return self._read[form]
 
-    def _frequency(self, reading: Reading) -> int:
+    def _frequency(self, reading: WordLemma) -> int:
         return self._totals[reading.lemma, reading.pos]
 
     def lemma(self, form: str) -> str:
@@ -300,7 +300,7 @@ def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     return tagged, totals
 
 
-def form_of(word: str, reading: Reading) -> Form | None:
+def form_of(word: str, reading: WordLemma) -> Form | None:
     """The form in which a word (lower case) is what it is read as; None for comparatives and superlatives."""
     if word == reading.lemma:
         return "base"
@@ -450,7 +450,7 @@ class Editor:
         self.least = least
         self.longest = longest
 
-    def shifted(self, lines: Sequence[Line]) -> Shifted:
+    def shifted(self, lines: Sequence[VcrLine]) -> Shifted:
         """Every line, its choices edited."""
         out = Shifted()
         edited = list(lines)
@@ -469,7 +469,7 @@ class Editor:
             out.add(before, after, notes)
         return out
 
-    def context(self, line: Line, part: Part) -> Context:
+    def context(self, line: VcrLine, part: Part) -> Context:
         """What a line's choices are compared with."""
         asked = line.asked(part)
         classes = labels(line, self.wordnet.lemma)
@@ -477,7 +477,7 @@ class Editor:
         lemmas = content(asked, self.wordnet.lemma) | classes
         return Context(frozenset(ngrams), frozenset(lemmas))
 
-    def _frequent(self, lines: Sequence[Line], part: Part) -> set[Ngram]:
+    def _frequent(self, lines: Sequence[VcrLine], part: Part) -> set[Ngram]:
         """The n-grams that choices share with their context in enough items."""
         items = Counter[Ngram]()
         for line in lines:
@@ -528,7 +528,7 @@ class Editor:
         tokens = [str(token) for token in choice[span.start : span.stop]]
         reading = self.wordnet.read(tokens[0] if len(tokens) == 1 else "_".join(span.ngram))
         changing = 0 if reading.pos == VERB else -1
-        form = form_of(tokens[changing].lower(), Reading(span.ngram[changing], reading.pos))
+        form = form_of(tokens[changing].lower(), WordLemma(span.ngram[changing], reading.pos))
         synset = self.wordnet.first(reading.lemma, reading.pos) if reading.pos else None
         if synset is None:
             return None, "not in WordNet"

@@ -32,7 +32,7 @@ Text = Sequence[Token]
 
 
 @dataclass(frozen=True)
-class Line:
+class VcrLine:
     """One line of an official file."""
 
     raw: str
@@ -57,7 +57,7 @@ class Line:
             return self.item.question
         return self.item.question + self.item.answers[self.right("answer")]
 
-    def with_choices(self, part: Part, choices: Sequence[Text]) -> Line:
+    def with_choices(self, part: Part, choices: Sequence[Text]) -> VcrLine:
         """The line with other choices of a part; every other field keeps its value, an equal line its very bytes."""
         new = [list(choice) for choice in choices]
         if new == self.choices(part):
@@ -66,17 +66,17 @@ class Line:
         fields[f"{part}_choices"] = new
         raw = json_text(fields, ensure_ascii=self.raw.isascii())
         if part == "answer":
-            return Line(raw, replace(self.item, answers=new))
-        return Line(raw, replace(self.item, rationales=new))
+            return VcrLine(raw, replace(self.item, answers=new))
+        return VcrLine(raw, replace(self.item, rationales=new))
 
 
 @dataclass
 class Shifted:
     """What a shift made of a file."""
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[VcrLine] = field(default_factory=list)
     """The lines that are kept, edited."""
-    before: list[Line] = field(default_factory=list)
+    before: list[VcrLine] = field(default_factory=list)
     """The same lines as they were."""
     log: list[dict[str, Any]] = field(default_factory=list)
     """Every edited choice: what it was, what it became, and why."""
@@ -84,7 +84,10 @@ class Shifted:
     """How many choices (EM: words) were left as they were, by reason."""
 
     def add(
-        self, before: Line, after: Line, why: Mapping[tuple[str, Part, int], Any] | None = None
+        self,
+        before: VcrLine,
+        after: VcrLine,
+        why: Mapping[tuple[str, Part, int], Any] | None = None,
     ) -> None:
         """Keep a line, and log what was changed in it; `why` tells more, by annot_id, part and choice."""
         self.lines.append(after)
@@ -104,7 +107,9 @@ class Shifted:
         return counts
 
 
-def differences(before: Line, after: Line) -> Iterator[tuple[Part, int, list[Token], list[Token]]]:
+def differences(
+    before: VcrLine, after: VcrLine
+) -> Iterator[tuple[Part, int, list[Token], list[Token]]]:
     """Every choice that two versions of a line do not share: part, number, old and new text."""
     for part in PARTS:
         pairs = zip(before.choices(part), after.choices(part), strict=True)
@@ -113,7 +118,7 @@ def differences(before: Line, after: Line) -> Iterator[tuple[Part, int, list[Tok
                 yield part, number, old, new
 
 
-def read_lines(folder: Path, split: str) -> list[Line]:
+def read_lines(folder: Path, split: str) -> list[VcrLine]:
     """The labelled lines of a split in file order.
 
     Raises:
@@ -123,10 +128,10 @@ def read_lines(folder: Path, split: str) -> list[Line]:
     asked = items(folder, split)
     if asked[0].answer is None:
         raise InputError(f"{path}: without labels nobody can tell right from wrong choices")
-    return [Line(raw, item) for raw, item in zip(lines_of(path), asked, strict=True)]
+    return [VcrLine(raw, item) for raw, item in zip(lines_of(path), asked, strict=True)]
 
 
-def write_lines(folder: Path, split: str, lines: Sequence[Line]) -> Path:
+def write_lines(folder: Path, split: str, lines: Sequence[VcrLine]) -> Path:
     """The official file of a split in a folder, which is made; returns its path."""
     path = ANSWER.file(folder, split)
     with disk_errors(path):
@@ -179,12 +184,12 @@ def content(text: Text, lemma: Lemma) -> set[str]:
     return {lemma(token) for token in text if isinstance(token, str) and is_content(token)}
 
 
-def labels(line: Line, lemma: Lemma) -> set[str]:
+def labels(line: VcrLine, lemma: Lemma) -> set[str]:
     """The lemmas of the classes of an image's objects, which is the image's side of Table 9."""
     return {lemma(name) for name in line.item.objects}
 
 
-def _everything(text: Text, line: Line) -> set[str]:
+def _everything(text: Text, line: VcrLine) -> set[str]:
     """Every word in lower case, stop words and marks too, and every tag as its object."""
     out = {token.lower() for token in text if isinstance(token, str) and token != MASK}
     return out | {f"object {number}" for number in _tags(text)}
@@ -194,7 +199,7 @@ def _tags(text: Text) -> set[int]:
     return {number for token in text if isinstance(token, list) for number in token}
 
 
-def measured(lines: Sequence[Line], lemma: Lemma) -> dict[str, Any]:
+def measured(lines: Sequence[VcrLine], lemma: Lemma) -> dict[str, Any]:
     """Table 9's numbers, and the tags-alone baseline, of both parts of some lines.
 
     The paper says neither whether stop words and tags count nor which lemmas: `question` and `image` count content
@@ -243,7 +248,7 @@ def compared(counts: np.ndarray, right: np.ndarray) -> dict[str, float]:
     }
 
 
-def tags_alone(lines: Sequence[Line], part: Part) -> dict[str, float]:
+def tags_alone(lines: Sequence[VcrLine], part: Part) -> dict[str, float]:
     """How often the choice that shares most tags with the question is right; no word is read.
 
     `first of the best` predicts the first of equals, and is an accuracy; `among the best` counts an item wherever the

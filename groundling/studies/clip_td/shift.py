@@ -20,9 +20,9 @@ from groundling.studies.clip_td.commands import ShiftConfig, reads_wordnet
 from groundling.studies.clip_td.explicit_mitigation import Editor, WordNet, wordnet_folder
 from groundling.studies.clip_td.lines import (
     Lemma,
-    Line,
     Part,
     Shifted,
+    VcrLine,
     link_beside,
     measured,
     read_lines,
@@ -52,13 +52,13 @@ from groundling.tasks.vcr import ANSWER, CHOICES
 class Groups:
     """The items of a split by what a text-only model makes of them."""
 
-    language_biased: list[Line] = field(default_factory=list)
+    language_biased: list[VcrLine] = field(default_factory=list)
     """Right, with at least the threshold's probability."""
-    image_biased: list[Line] = field(default_factory=list)
+    image_biased: list[VcrLine] = field(default_factory=list)
     """Wrong, however sure."""
-    unsure: list[Line] = field(default_factory=list)
+    unsure: list[VcrLine] = field(default_factory=list)
     """Right, but below the threshold."""
-    kept: list[Line] = field(default_factory=list)
+    kept: list[VcrLine] = field(default_factory=list)
     """The IM evaluation set: all but the language-biased ones, in file order."""
 
     def sizes(self) -> dict[str, int]:
@@ -66,7 +66,7 @@ class Groups:
         return {name: len(lines) for name, lines in self.__dict__.items()}
 
 
-def groups(lines: Sequence[Line], scores: Mapping[str, np.ndarray], threshold: float) -> Groups:
+def groups(lines: Sequence[VcrLine], scores: Mapping[str, np.ndarray], threshold: float) -> Groups:
     """The items by group, from the scores (4,) of their answers before a softmax, by annot_id.
 
     Raises:
@@ -173,7 +173,9 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet | None) -> Shifted:
+def _edited(
+    config: ShiftConfig, lines: list[VcrLine], run: Run, wordnet: WordNet | None
+) -> Shifted:
     """The lines as a kind other than IM makes them."""
     if config.protocol == "none":
         return Shifted(lines, lines)
@@ -201,7 +203,7 @@ def _edited(config: ShiftConfig, lines: list[Line], run: Run, wordnet: WordNet |
 
 
 def _attacked(
-    sources: Mapping[Part, str], max_length: int, lines: list[Line], run: Run
+    sources: Mapping[Part, str], max_length: int, lines: list[VcrLine], run: Run
 ) -> dict[str, Losses]:
     """The losses of attack models, which are written to a file first; a part without a model has none."""
     rows: list[dict[str, Any]] = [{"annot_id": line.item.id} for line in lines]
@@ -220,7 +222,7 @@ def _attacked(
 
 
 def _implicit(
-    config: ShiftConfig, lines: list[Line], folder: Path, lemma: Lemma
+    config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemma
 ) -> tuple[Shifted, dict[str, Any]]:
     """The IM evaluation set; its two groups in folders of their own, with their overlaps."""
     path = Path(config.predictions)

@@ -27,7 +27,7 @@ from groundling.models.heads import load_head
 from groundling.models.text import TextEncoder
 from groundling.objectives.supervised import Supervised
 from groundling.runs.folder import check_run_of, finished
-from groundling.studies.clip_td.lines import MASK, PARTS, Line, Part, Shifted, Text
+from groundling.studies.clip_td.lines import MASK, PARTS, Part, Shifted, Text, VcrLine
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Token, render
 from groundling.vision_language.loading import load_student
@@ -41,11 +41,11 @@ PERSON = "person"
 
 Edit = Callable[[Text, bool], list[Token] | None]
 """From a choice, and whether it is right, to the edited choice, or None if it is not one to edit."""
-Rule = Callable[[Line], Edit | None]
+Rule = Callable[[VcrLine], Edit | None]
 """From a line to what edits its choices, or None if the rule does not apply to its question."""
 
 
-def singular(line: Line) -> Edit | None:
+def singular(line: VcrLine) -> Edit | None:
     """The rule for questions that mention exactly one person (16,154 of VCR's val)."""
     objects = line.item.objects
     asked = _persons(line.item.question, objects)
@@ -64,7 +64,7 @@ def singular(line: Line) -> Edit | None:
     return edit
 
 
-def plural(line: Line, legacy: bool = False) -> Edit | None:
+def plural(line: VcrLine, legacy: bool = False) -> Edit | None:
     """The rule for questions whose only tag is one group of persons (3,657 of VCR's val).
 
     `legacy`: the release sorts a group before it looks for it, so that groups in another order are never replaced; here
@@ -86,7 +86,7 @@ def plural(line: Line, legacy: bool = False) -> Edit | None:
     return edit
 
 
-def shifted_by_rules(lines: Sequence[Line], rules: Sequence[Rule]) -> Shifted:
+def shifted_by_rules(lines: Sequence[VcrLine], rules: Sequence[Rule]) -> Shifted:
     """The lines to which one of the rules applies, the first one, edited by it."""
     out = Shifted()
     for line in lines:
@@ -97,7 +97,7 @@ def shifted_by_rules(lines: Sequence[Line], rules: Sequence[Rule]) -> Shifted:
     return out
 
 
-def _edited(line: Line, edit: Edit, out: Shifted) -> Line:
+def _edited(line: VcrLine, edit: Edit, out: Shifted) -> VcrLine:
     """The line with both parts edited; counts the choices that stay."""
     new = line
     for part in PARTS:
@@ -217,7 +217,9 @@ def to_hide(losses: Sequence[float], keep: int = 0) -> set[int]:
     return set(order[keep:]) if keep else {order[0]}
 
 
-def masked_by_losses(lines: Sequence[Line], losses: Mapping[str, Losses], keep: int = 0) -> Shifted:
+def masked_by_losses(
+    lines: Sequence[VcrLine], losses: Mapping[str, Losses], keep: int = 0
+) -> Shifted:
     """Every line with its choices masked by the losses of its annot_id; `keep` 0: AdvTop-1.
 
     A choice that holds a [MASK] was masked before and stays, so an edited file comes back as it was.
@@ -282,7 +284,7 @@ def _four_lists(where: str, field: str, value: Any) -> list[list[float]]:
 
 
 @dataclass(frozen=True)
-class Row:
+class MaskedChoice:
     """One choice with one position hidden."""
 
     line: int
@@ -321,7 +323,7 @@ class Attack:
         self.objective.to(device).eval()
         self.device = device
 
-    def losses(self, lines: Sequence[Line]) -> tuple[list[list[list[float]]], int]:
+    def losses(self, lines: Sequence[VcrLine]) -> tuple[list[list[list[float]]], int]:
         """Of every line, of its four choices, a loss for each position; and how many texts were cut to the length."""
         out = [[[0.0] * positions(choice) for choice in line.choices(self.part)] for line in lines]
         places = [[0] * len(of_line) for of_line in out]
@@ -336,7 +338,7 @@ class Attack:
                 places[row.line][row.choice] = place + 1
         return out, cut
 
-    def _rows(self, lines: Sequence[Line]) -> Iterator[Row]:
+    def _rows(self, lines: Sequence[VcrLine]) -> Iterator[MaskedChoice]:
         """Every choice with every one of its positions hidden, in order."""
         for number, line in enumerate(lines):
             objects = line.item.objects
@@ -345,10 +347,10 @@ class Attack:
                 for place in range(positions(choice)):
                     words, _ = render(masked(choice, {place}), objects)
                     hidden = words.replace(MASK, self.mask)
-                    yield Row(number, which, which == line.right(self.part), text, hidden)
+                    yield MaskedChoice(number, which, which == line.right(self.part), text, hidden)
 
     @torch.no_grad()
-    def _logits(self, rows: Sequence[Row]) -> tuple[np.ndarray, int]:
+    def _logits(self, rows: Sequence[MaskedChoice]) -> tuple[np.ndarray, int]:
         """The score (N,) of each row's choice, and how many rows were cut."""
         examples = [Example(str(n), row.text, row.hidden) for n, row in enumerate(rows)]
         samples = TextSamples(examples, self.inputs).get(range(len(rows)))
@@ -357,7 +359,7 @@ class Attack:
         return outputs[:, 0], sum(sample.dropped > 0 for sample in samples)
 
 
-def cross_entropy(logits: np.ndarray, rows: Sequence[Row]) -> np.ndarray:
+def cross_entropy(logits: np.ndarray, rows: Sequence[MaskedChoice]) -> np.ndarray:
     """Sigmoid cross-entropy (N,) of each row's own score (N,): the right choice's should be high, another's low."""
     signs = np.array([-1.0 if row.is_right else 1.0 for row in rows])
     return np.logaddexp(0, signs * logits)

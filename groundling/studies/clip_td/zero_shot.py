@@ -17,7 +17,7 @@ import numpy as np
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, naming
 from groundling.core.metrics import collapsed
-from groundling.core.output_types import Answer, Choose, Classify
+from groundling.core.output_types import Choose, Classify, OpenAnswer
 from groundling.core.registry import named
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.regions.inputs import UNTIED, RegionInputs
@@ -94,7 +94,7 @@ def _kind(task: Task) -> Kind:
     """What is asked; raises InputError where a similarity of text and image decides nothing."""
     if isinstance(task.form, Choose):
         return "choices"
-    if isinstance(task.form, Answer):
+    if isinstance(task.form, OpenAnswer):
         return "answers"
     if isinstance(task.form, Classify) and set(task.form.labels) == set(RISING):
         return "classes"
@@ -185,7 +185,7 @@ class _Answering:
                 return self._chosen(split, examples)
             if isinstance(form, Classify):
                 return self._classified(split, examples, form)
-            if isinstance(form, Answer) and isinstance(self.match, ByCosine):
+            if isinstance(form, OpenAnswer) and isinstance(self.match, ByCosine):
                 return self._prompted(split, examples, form, self.match)
             raise InputError(f"no rule makes answers to {self.task.name} of similarities")
 
@@ -230,7 +230,7 @@ class _Answering:
         return self.fitted
 
     def _prompted(
-        self, split: str, examples: Sequence[Example], form: Answer, match: ByCosine
+        self, split: str, examples: Sequence[Example], form: OpenAnswer, match: ByCosine
     ) -> Scores:
         """The answer whose prompt fits the image best; equal questions share their prompts.
 

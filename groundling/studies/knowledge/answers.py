@@ -16,7 +16,7 @@ from accelerate import PartialState
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Example, Row, Sample, collate, needed
+from groundling.core.batch import Example, Sample, TextRow, collate, needed
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput, TextSamples, WindowInput, mask_id_of
 from groundling.data.text.words import spans
@@ -100,12 +100,12 @@ def stroop(
 
 def embedder(
     source: str | Path, max_length: int = 64
-) -> Callable[[Iterable[Part]], dict[Part, np.ndarray]]:
+) -> Callable[[Iterable[TextSpan]], dict[TextSpan, np.ndarray]]:
     """A function from parts of texts to unit vectors (D,), the states that `reader_of` has of them."""
     reader = reader_of(source, max_length=max_length)
 
     @torch.no_grad()
-    def embed(parts: Iterable[Part]) -> dict[Part, np.ndarray]:
+    def embed(parts: Iterable[TextSpan]) -> dict[TextSpan, np.ndarray]:
         distinct = list(dict.fromkeys(parts))
         embedded = {}
         for batch in batches(distinct):
@@ -119,19 +119,19 @@ def embedder(
 # -- by masked LM ------------------------------------------------------------------------------------------------------
 
 
-class _Question(NamedTuple):
+class _FilledPrompt(NamedTuple):
     """An option in the place of a prompt's mask."""
 
     fact: int
     template: str
     option: int
-    filled: Part
+    filled: TextSpan
 
 
 class _Masked(NamedTuple):
     """A question as the model reads it."""
 
-    row: Row
+    row: TextRow
     """The filled prompt, its option's pieces replaced by masks."""
     pieces: np.ndarray
     """(masks,) int64: the pieces that were there."""
@@ -181,17 +181,17 @@ def _with_head(source: str | Path) -> tuple[TextEncoder, LMHead, str]:
     return text.to(device).eval(), head.to(device).eval(), origin
 
 
-def _questions(facts: Sequence[VisualFact]) -> list[_Question]:
+def _questions(facts: Sequence[VisualFact]) -> list[_FilledPrompt]:
     questions = []
     for number, fact in enumerate(facts):
         for template, prompt in fact.prompts.items():
             for place, option in enumerate(fact.options):
                 part = filled(prompt, MASK, option)
-                questions.append(_Question(number, template, place, part))
+                questions.append(_FilledPrompt(number, template, place, part))
     return questions
 
 
-def _mask(questions: Sequence[_Question], text: TextEncoder, max_length: int) -> list[_Masked]:
+def _mask(questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int) -> list[_Masked]:
     parts = [question.filled for question in questions]
     text_input, _ = text.inputs(max_length)
     masked = []
@@ -229,7 +229,7 @@ def _sharing(masked: Sequence[_Masked]) -> list[list[int]]:
 
 
 def _piece_notes(
-    questions: Sequence[_Question], masked: Sequence[_Masked], text: TextEncoder
+    questions: Sequence[_FilledPrompt], masked: Sequence[_Masked], text: TextEncoder
 ) -> Notes:
     several = set()
     unknown = set()
@@ -245,7 +245,7 @@ def _piece_notes(
 # -- words and their states --------------------------------------------------------------------------------------------
 
 
-class Part(NamedTuple):
+class TextSpan(NamedTuple):
     """A stretch of a text, in characters."""
 
     text: str
@@ -258,20 +258,20 @@ class Part(NamedTuple):
         return self.text[self.start : self.stop]
 
 
-def filled(frame: str, slot: str, word: str) -> Part:
+def filled(frame: str, slot: str, word: str) -> TextSpan:
     """The word in the place of a frame's slot."""
     start = frame.index(slot)
-    return Part(frame.replace(slot, word), start, start + len(word))
+    return TextSpan(frame.replace(slot, word), start, start + len(word))
 
 
-def whole(prompt: str, word: str) -> Part:
+def whole(prompt: str, word: str) -> TextSpan:
     """The whole prompt, filled with a word or, if that is empty, without its slot."""
     text = " ".join(prompt.replace(MASK, word).split())
-    return Part(text, 0, len(text))
+    return TextSpan(text, 0, len(text))
 
 
 def samples_of(
-    parts: Sequence[Part], text: TextInput | None, clip: WindowInput | None = None
+    parts: Sequence[TextSpan], text: TextInput | None, clip: WindowInput | None = None
 ) -> list[Sample]:
     """The parts' texts, tokenised for a text encoder or a CLIP text tower; raises InputError if one is too long."""
     examples = [Example(part.text, part.text) for part in parts]
@@ -284,7 +284,7 @@ def samples_of(
     return samples
 
 
-def pieces_of(part: Part, row: Row) -> np.ndarray:
+def pieces_of(part: TextSpan, row: TextRow) -> np.ndarray:
     """Which pieces of a row belong to the words of a part, (T,) bool; raises InputError if none does."""
     words = spans(part.text)
     overlaps = (words[:, 0] < part.stop) & (words[:, 1] > part.start)
@@ -311,20 +311,20 @@ class States(NamedTuple):
     """Nouns with pieces that the tokenizer does not know."""
 
 
-class Reader(NamedTuple):
+class SentenceReader(NamedTuple):
     """How a model reads words in their sentences."""
 
-    samples: Callable[[Sequence[Part]], list[Sample]]
-    row: Callable[[Sample], Row]
+    samples: Callable[[Sequence[TextSpan]], list[Sample]]
+    row: Callable[[Sample], TextRow]
     """The pieces that the model itself reads."""
-    states: Callable[[Sequence[Part], Sequence[Sample]], list[Tensor]]
+    states: Callable[[Sequence[TextSpan], Sequence[Sample]], list[Tensor]]
     """A state (D,) on the CPU of each part."""
     table: Tensor
     """Word embeddings (vocabulary, E)."""
     unknown: int | None
     """The piece that stands for what the tokenizer does not know."""
 
-    def of(self, parts: Sequence[Part]) -> list[Tensor]:
+    def of(self, parts: Sequence[TextSpan]) -> list[Tensor]:
         """A state (D,) of each part; raises InputError if a text is too long, or has no pieces of its part."""
         return self.states(parts, self.samples(parts))
 
@@ -363,7 +363,7 @@ def noun_states(
     return found
 
 
-def _words(reader: Reader, nouns: Sequence[str], frame: str, found: States) -> None:
+def _words(reader: SentenceReader, nouns: Sequence[str], frame: str, found: States) -> None:
     """Add the nouns' word embeddings; of pieces as they are inside a sentence, where a space may be part of them."""
     parts = [filled(frame, SLOT, noun) for noun in nouns]
     for noun, part, sample in zip(nouns, parts, reader.samples(parts), strict=True):
@@ -374,7 +374,7 @@ def _words(reader: Reader, nouns: Sequence[str], frame: str, found: States) -> N
             found.unknown.append(noun)
 
 
-def reader_of(source: str | Path, layer: int = LAST, max_length: int = 64) -> Reader:
+def reader_of(source: str | Path, layer: int = LAST, max_length: int = 64) -> SentenceReader:
     """What reads with a text encoder's `layer`, or with a CLIP-like tower, a hub id or folder.
 
     A text encoder gives the mean of its states over a part's own pieces, special ones left out; a CLIP-like tower
@@ -384,7 +384,7 @@ def reader_of(source: str | Path, layer: int = LAST, max_length: int = 64) -> Re
     return _tower(source, layer) if is_tower else _encoder(source, layer, max_length)
 
 
-def _encoder(source: str | Path, layer: int, max_length: int) -> Reader:
+def _encoder(source: str | Path, layer: int, max_length: int) -> SentenceReader:
     device = PartialState().device
     model = load_text_encoder(source).to(device).eval()
     text_input, _ = model.inputs(max_length)
@@ -394,10 +394,10 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> Reader:
             f"--layer {layer}: {source} has layers 0 to {count}, or {LAST} for the last"
         )
 
-    def row(sample: Sample) -> Row:
+    def row(sample: Sample) -> TextRow:
         return needed(sample.text, "text", "a state")
 
-    def states(parts: Sequence[Part], samples: Sequence[Sample]) -> list[Tensor]:
+    def states(parts: Sequence[TextSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         if layer == LAST:
             out = needed(model(batch).text, "text", "a state")
@@ -410,7 +410,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> Reader:
             means.append(padded[: len(own.ids)][inside].mean(0))
         return means
 
-    return Reader(
+    return SentenceReader(
         samples=lambda parts: samples_of(parts, text_input),
         row=row,
         states=states,
@@ -419,7 +419,7 @@ def _encoder(source: str | Path, layer: int, max_length: int) -> Reader:
     )
 
 
-def _tower(source: str | Path, layer: int) -> Reader:
+def _tower(source: str | Path, layer: int) -> SentenceReader:
     if layer != LAST:
         raise InputError(
             f"--layer {layer}: {source} is a CLIP-like tower, read at its end; leave --layer out"
@@ -429,12 +429,12 @@ def _tower(source: str | Path, layer: int) -> Reader:
     tower.to(device).eval()
     windows = WindowInput(tokenizer, tower.window, max_windows=1)
 
-    def states(_: Sequence[Part], samples: Sequence[Sample]) -> list[Tensor]:
+    def states(_: Sequence[TextSpan], samples: Sequence[Sample]) -> list[Tensor]:
         batch = collate(samples).to(device)
         _, features = tower(needed(batch.clip, "clip", "a state"))
         return list(features.float().cpu())
 
-    return Reader(
+    return SentenceReader(
         samples=lambda parts: samples_of(parts, None, windows),
         row=lambda sample: needed(sample.clip, "clip", "a state"),
         states=states,

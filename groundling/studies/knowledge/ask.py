@@ -65,7 +65,7 @@ class Nouns:
     """Whether all facts have the same options. If not, shares of what was never offered are no answers."""
 
 
-class Read(NamedTuple):
+class RidgePredictions(NamedTuple):
     """What was predicted of nouns that the regression never saw."""
 
     roots: np.ndarray
@@ -112,7 +112,7 @@ def folds_of(nouns: Nouns, folds: int, seed: int) -> np.ndarray:
     return places
 
 
-def read(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -> Read:
+def read(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -> RidgePredictions:
     """Ridge regression from states (N, D) to the square roots of shares (N, O), predicted by the fold (N,) left out.
 
     Square roots, as in Hellinger's distance, keep the few frequent answers from deciding everything. A deviation is
@@ -129,7 +129,7 @@ def read(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -> Read:
         predicted[test] = ridge.predict(scale.transform(states[test])).reshape(test.sum(), -1)
         mean[test] = roots[~test].mean(0)
     agreement = _correlations(predicted - mean, roots - mean)
-    return Read(predicted, agreement)
+    return RidgePredictions(predicted, agreement)
 
 
 def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
@@ -143,7 +143,9 @@ def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
     return np.where(lengths[1] > FLAT, found, np.nan)
 
 
-def measured(nouns: Nouns, facts: Sequence[VisualFact], found: Read, seed: int) -> dict[str, Any]:
+def measured(
+    nouns: Nouns, facts: Sequence[VisualFact], found: RidgePredictions, seed: int
+) -> dict[str, Any]:
     """Scores of what was read, each with its interval over nouns: `deviations`, `spearman`, `accuracy`.
 
     `deviations` is the mean correlation of deviations. `spearman` is that of the shares themselves, which a constant
@@ -220,7 +222,7 @@ Untrained = Callable[[str | Path, Sequence[VisualFact], int], tuple[Answers, Not
 NAN = float("nan")
 
 
-class Asked(NamedTuple):
+class ProbeScores(NamedTuple):
     """What a mode found."""
 
     result: dict[str, Any]
@@ -248,13 +250,13 @@ def ask(config: AskConfig, run: Run) -> dict[str, Any]:
 
 def _untrained(
     answer: Untrained, config: AskConfig, facts: Sequence[VisualFact], logs: bool = False
-) -> Asked:
+) -> ProbeScores:
     """Answers as they come, averaged over templates; `logs`: they are log-probabilities."""
     answers, notes = answer(config.model, facts, config.max_length)
-    return Asked({**notes, "relations": _summaries(facts, answers, logs)}, averaged(answers))
+    return ProbeScores({**notes, "relations": _summaries(facts, answers, logs)}, averaged(answers))
 
 
-def _linear(config: AskConfig, facts: Sequence[VisualFact]) -> Asked:
+def _linear(config: AskConfig, facts: Sequence[VisualFact]) -> ProbeScores:
     """What ridge regressions read from the nouns' states, beside word embeddings alone and random numbers."""
     nouns = [fact.subject for fact in facts]
     found = noun_states(config.model, nouns, config.frames, config.layer, config.max_length)
@@ -268,10 +270,10 @@ def _linear(config: AskConfig, facts: Sequence[VisualFact]) -> Asked:
         relations[relation] = {ALL: scores}
         outputs |= dict(zip(numbers, said[STATE], strict=True))
     result = {"unknown_pieces": found.unknown, "relations": relations}
-    return Asked(result, [outputs[number] for number in range(len(facts))])
+    return ProbeScores(result, [outputs[number] for number in range(len(facts))])
 
 
-MODES: dict[str, Callable[[AskConfig, Sequence[VisualFact]], Asked]] = {
+MODES: dict[str, Callable[[AskConfig, Sequence[VisualFact]], ProbeScores]] = {
     "fill-mask": partial(_untrained, fill_mask, logs=True),
     "embedding": partial(_untrained, embedding),
     "stroop": partial(_untrained, stroop),

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Inputs, RunFolder
+from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import Input, Settings, at_least, needed, unnested
 from groundling.settings.inputs import ImageInput
 
@@ -48,7 +48,7 @@ ASK = Command(
     title="Knowledge: what an encoder knows",
     example="groundling ask --model bert-base-uncased --data coda/annotations.jsonl --out runs/ask",
     common="model data modes",
-    leaves=RunFolder(ask_inputs),
+    leaves=ResumableRun(ask_inputs),
 )
 
 
@@ -94,7 +94,7 @@ PAIRS = Command(
     "runs/pairs",
     common="model data other pll reduce cpu",
     speaks=True,
-    leaves=RunFolder(pairs_inputs),
+    leaves=ResumableRun(pairs_inputs),
     shows="groundling.studies.knowledge.pairs:told",
 )
 
@@ -136,7 +136,7 @@ WINOGROUND = Command(
     "runs/winoground",
     common="model data other images regions cpu",
     speaks=True,
-    leaves=RunFolder(winoground_inputs),
+    leaves=ResumableRun(winoground_inputs),
     shows="groundling.studies.knowledge.winoground:told",
 )
 

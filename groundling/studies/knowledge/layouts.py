@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from groundling.check.places import Layout, Match, Place, Report
+from groundling.check.places import CheckedFolder, Layout, LayoutMatch, Report
 from groundling.data.captions.files import header_of
 from groundling.data.tables import TABLES, separator_note
 from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
@@ -25,7 +25,7 @@ FACTS: dict[str, tuple[str, ...]] = {
 DISTRIBUTIONS = "*-dist.jsonl"
 
 
-def minimal_pairs(place: Place, report: Report) -> Match | None:
+def minimal_pairs(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Files that `groundling pairs` reads, in the folder and below it."""
     kinds: dict[tuple[Path, str], list[Path]] = {}
     unknown: list[Path] = []
@@ -53,10 +53,10 @@ def minimal_pairs(place: Place, report: Report) -> Match | None:
         return None
     names = dict.fromkeys(name for _, name in kinds)
     taken = [path for paths in kinds.values() for path in paths]
-    return Match(dict.fromkeys(taken, ()), tuple(f"minimal pairs ({name})" for name in names))
+    return LayoutMatch(dict.fromkeys(taken, ()), tuple(f"minimal pairs ({name})" for name in names))
 
 
-def visual_facts(place: Place, report: Report) -> Match | None:
+def visual_facts(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """Files that `groundling ask` reads, in the folder and below it; a rendered world's own belong to the world."""
     if (place.folder / "world.json").is_file():
         return None
@@ -73,7 +73,7 @@ def visual_facts(place: Place, report: Report) -> Match | None:
         if kinds[path] == "CoDa, raw":
             report.saw(*path.parent.glob("coda_*"))
     names = dict.fromkeys(kinds.values())
-    return Match(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
+    return LayoutMatch(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
 
 
 def _facts(path: Path, name: str) -> tuple[Path, str]:
@@ -86,7 +86,7 @@ def _facts(path: Path, name: str) -> tuple[Path, str]:
     return path, f"facts ({name}), {counts}{out}"
 
 
-def _files(place: Place, endings: tuple[str, ...]) -> list[Path]:
+def _files(place: CheckedFolder, endings: tuple[str, ...]) -> list[Path]:
     """Files of these endings in a folder and below it, but for folders of images; without hidden ones."""
     seen = list(place.files)
     for folder in place.other_folders:

@@ -16,7 +16,7 @@ from transformers.models.auto.modeling_auto import (
     MODEL_FOR_MASKED_LM_MAPPING_NAMES,
 )
 
-from groundling.core.batch import Batch, Example, Row, Sample, collate, needed
+from groundling.core.batch import Batch, Example, Sample, TextRow, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.samples import TextSamples, mask_id_of, thinned
@@ -63,7 +63,7 @@ class Copy(NamedTuple):
 
     text: int
     """Which text."""
-    row: Row
+    row: TextRow
     """T pieces, those that must not be seen replaced by masks."""
     places: np.ndarray
     """(K,) int64: the positions whose states predict."""
@@ -128,7 +128,7 @@ class LanguageModel:
         sums[pieces == 0] = np.nan
         return Likelihoods(sums[same], pieces[same])
 
-    def _rows(self, texts: Sequence[Text]) -> list[tuple[Row, np.ndarray]]:
+    def _rows(self, texts: Sequence[Text]) -> list[tuple[TextRow, np.ndarray]]:
         """Each text's pieces and which of them are scored (T,); none of a text that is too long."""
         text_input, _ = self.text.inputs(self.window)
         examples = [Example(str(number), text.whole) for number, text in enumerate(texts)]
@@ -144,7 +144,7 @@ class LanguageModel:
         return rows
 
     def _copies(
-        self, number: int, row: Row, scored: np.ndarray, masking: Masking
+        self, number: int, row: TextRow, scored: np.ndarray, masking: Masking
     ) -> Iterator[Copy]:
         """What must be read to score some pieces (T,) of a text: it once, or once with each of them masked."""
         scored_places = np.flatnonzero(scored)
@@ -161,7 +161,7 @@ class LanguageModel:
             masked = replace(row, ids=np.where(hidden, self.mask, row.ids))
             yield Copy(number, masked, np.array([place]), row.ids[[place]])
 
-    def _read_on(self, number: int, row: Row, places: np.ndarray) -> Copy:
+    def _read_on(self, number: int, row: TextRow, places: np.ndarray) -> Copy:
         """The text once, each piece predicted at the one before it; a first piece with nothing before is not scored."""
         before = len(self.start)
         ids = np.concatenate([np.array(self.start, np.int64), row.ids])
@@ -184,7 +184,7 @@ class LanguageModel:
         return np.split(found, np.cumsum(sizes)[:-1])
 
 
-def _with_words(row: Row) -> Row:
+def _with_words(row: TextRow) -> TextRow:
     """A row in which a piece without a raw word (a space by itself) belongs to the word after it, as tokenizers say."""
     none = row.word < 0
     following = np.where(none, row.word.max() + 1, row.word)
@@ -281,7 +281,7 @@ def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Log
 # How often the better one of several scored things wins, by group, with intervals: BLiMP, EWoK, Winoground.
 
 
-class Rule(NamedTuple):
+class PreferenceRule(NamedTuple):
     """When an item counts as right."""
 
     name: str
@@ -311,13 +311,13 @@ def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.n
     )
 
 
-PAIR = (Rule("accuracy", 1 / 2, _first_above(0, 1)),)
+PAIR = (PreferenceRule("accuracy", 1 / 2, _first_above(0, 1)),)
 """BLiMP: the good sentence is strictly likelier; a tie is wrong (Warstadt et al. 2020, Section 4)."""
 
 EWOK = (
-    Rule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
-    Rule("both", 1 / 4, _all((0, 1), (3, 2))),
-    Rule("targets", 1 / 2, _first_above(0, 2)),
+    PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
+    PreferenceRule("both", 1 / 4, _all((0, 1), (3, 2))),
+    PreferenceRule("targets", 1 / 2, _first_above(0, 2)),
 )
 """EWoK, of target 1 after contexts 1 and 2, then of target 2.
 
@@ -329,9 +329,9 @@ sentence_zero_shot/read_files.py).
 """
 
 WINOGROUND = (
-    Rule("text", 1 / 4, _all((0, 1), (3, 2))),
-    Rule("image", 1 / 4, _all((0, 2), (3, 1))),
-    Rule("group", 1 / 6, _all((0, 1), (3, 2), (0, 2), (3, 1))),
+    PreferenceRule("text", 1 / 4, _all((0, 1), (3, 2))),
+    PreferenceRule("image", 1 / 4, _all((0, 2), (3, 1))),
+    PreferenceRule("group", 1 / 6, _all((0, 1), (3, 2), (0, 2), (3, 1))),
 )
 """Thrush et al. 2022, Eqs. 1 to 3, of image 0 with captions 0 and 1, then of image 1.
 
@@ -369,7 +369,7 @@ def macro(parts: Sequence[Estimate]) -> Estimate:
     )
 
 
-def as_json(rules: Iterable[Rule], found: Estimate, first: int = 0) -> dict[str, Any]:
+def as_json(rules: Iterable[PreferenceRule], found: Estimate, first: int = 0) -> dict[str, Any]:
     """By rule the mean and its 95 % interval, of the columns from `first` on, and the number of items."""
     told: dict[str, Any] = {"items": found.items}
     for column, rule in enumerate(rules, first):
@@ -474,7 +474,7 @@ def _whole(
 
 
 def _results(
-    items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[Rule], other: str
+    items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
 ) -> dict[str, Any]:
     """Of the model, of the other one, and of their difference (other less model): all groups' shares."""
     worth = np.stack([rule.worth(of_model) for of_model in scores for rule in rules], 1)
@@ -534,7 +534,7 @@ def _ties(scores: np.ndarray) -> int:
 
 
 def _write_items(
-    path: Path, items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[Rule]
+    path: Path, items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule]
 ) -> None:
     """One JSON line per item: its groups, each model's scores of its texts, and what they are worth."""
     worth = [{rule.name: rule.worth(one).tolist() for rule in rules} for one in scores]
@@ -554,7 +554,7 @@ def _write_answers(
     config: PairsConfig,
     items: Sequence[MinimalPair],
     scores: np.ndarray,
-    rules: Sequence[Rule],
+    rules: Sequence[PreferenceRule],
 ) -> None:
     """The model's answers as `verdict` reads them: 1 where an item is right as a whole, which is the label of all."""
     place = folder / f"seed-{config.model_seed}"

@@ -139,7 +139,7 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
         return open_visual_facts(path).facts
     facts: dict[str, VisualFact] = {}
     for number, (_, row) in enumerate(read_json_lines(Path(path), ()), start=1):
-        line = _Line(Path(path), number, row)
+        line = _FactLine(Path(path), number, row)
         for fact in line.facts():
             if fact.id in facts:
                 line.check_agreement(facts[fact.id], fact)
@@ -154,7 +154,7 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
     return list(facts.values())
 
 
-class _Line:
+class _FactLine:
     """One line of a file: its JSON object, read as one of the layouts."""
 
     def __init__(self, path: Path, number: int, row: object) -> None:

@@ -116,7 +116,7 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-class _Found(NamedTuple):
+class _PairScores(NamedTuple):
     """What a model makes of the examples."""
 
     told: dict[str, Any]
@@ -139,11 +139,11 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
     return ByCosine(source, config.shown.images or str(beside), device, FeatureCache(kept))
 
 
-def _found(source: str, match: Matcher, examples: Sequence[Winoground]) -> _Found:
+def _found(source: str, match: Matcher, examples: Sequence[Winoground]) -> _PairScores:
     """What a model makes of the examples."""
     scores, cut = _scores(examples, match)
     told = {"model": source, "measure": match.measure, "cut_captions": cut}
-    return _Found(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
+    return _PairScores(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
 
 
 def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray, int]:
@@ -164,7 +164,7 @@ def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray,
     return alike.reshape(-1, 4), cut
 
 
-def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Found]) -> None:
+def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_PairScores]) -> None:
     """One JSON line per example: tags, scores, and which rules hold; the same of the other model under `other`."""
     with whole_file(path) as file:
         for number, example in enumerate(examples):
@@ -176,7 +176,7 @@ def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Fo
             file.write(json_text(line) + "\n")
 
 
-def _item(found: _Found, number: int) -> dict[str, Any]:
+def _item(found: _PairScores, number: int) -> dict[str, Any]:
     """A model's scores of an example, and which rules hold."""
     holds = zip(WINOGROUND, found.worth[number], strict=True)
     scores = found.scores[number].round(6).tolist()

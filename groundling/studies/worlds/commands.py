@@ -8,7 +8,7 @@ from typing import Annotated
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, RunFolder, Written
+from groundling.runs.outputs import Inputs, ResumableRun, Written
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -137,7 +137,7 @@ PROBE = Command(
     title="Worlds: the rendered world and the quickstart",
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
     common="model data questions seeds steps cpu",
-    leaves=RunFolder(probe_inputs),
+    leaves=ResumableRun(probe_inputs),
 )
 
 
@@ -165,7 +165,7 @@ QUICKSTART = Command(
     example="groundling quickstart",
     common="full seed processes",
     speaks=True,
-    leaves=RunFolder(free=("processes",), grows=True),
+    leaves=ResumableRun(free=("processes",), grows=True),
 )
 
 

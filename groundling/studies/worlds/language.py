@@ -274,7 +274,7 @@ Random = Callable[[str, int | str], Generator]
 
 
 @dataclass(frozen=True)
-class Questions:
+class NounQuestions:
     """The four sorts of questions on the nouns of one split."""
 
     random: Random

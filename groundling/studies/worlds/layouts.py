@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from groundling.check.places import Layout, Match, Place, Report
+from groundling.check.places import CheckedFolder, Layout, LayoutMatch, Report
 from groundling.check.tasks import count_lines, examples_of
 from groundling.studies.worlds.tasks import CATEGORY, ODD, ORDER, TRUTH
 
@@ -10,7 +10,7 @@ MARK = "world.json"
 """The file that every rendered world has."""
 
 
-def rendered_world(place: Place, report: Report) -> Match | None:
+def rendered_world(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     """The probes and the text of a world; its captions and images are what everybody's are."""
     if not (place.folder / MARK).is_file():
         return None
@@ -19,7 +19,7 @@ def rendered_world(place: Place, report: Report) -> Match | None:
         for split in ("train", "dev", "test"):  # a world has all, whichever its tasks report
             examples_of(task, place.folder, split, report)
     count_lines(place.folder / "corpus", report)
-    return Match()
+    return LayoutMatch()
 
 
 WORLD = Layout("rendered world", MARK, rendered_world, below=True)

@@ -25,7 +25,7 @@ from groundling.data.samples import TextSamples
 from groundling.data.tables import columns_of, read_tsv
 from groundling.data.text.words import spans
 from groundling.models.formats import Student
-from groundling.runs.run import Part, Run
+from groundling.runs.run import Run, RunPart
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import ProbeConfig
 from groundling.studies.worlds.tasks import ODD, questions_in
@@ -125,7 +125,7 @@ def _tuned(
     for seed in seeds:
         place = f"{task.name.removeprefix('world/')}/seed-{seed}"
 
-        def one_seed(part: Part, seed: int = seed) -> dict[str, Any]:
+        def one_seed(part: RunPart, seed: int = seed) -> dict[str, Any]:
             student = load_student(config.model, config.kind)
             return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 

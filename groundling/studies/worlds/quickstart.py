@@ -24,7 +24,7 @@ from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import (
     Panel,
     Picture,
-    Section,
+    ReportSection,
     TableRow,
     in_two_widths,
     panels,
@@ -230,17 +230,19 @@ def write_page(out: Path, result: Mapping[str, Any]) -> None:
         out / "report.html",
         "Does a text encoder learn to see?",
         [
-            Section("What each arm does, and what comes of it", rows=_arm_rows(arms)),
-            Section("Accuracy on nouns that no probe was fitted on", rows=table_rows(arms)),
-            Section(
+            ReportSection("What each arm does, and what comes of it", rows=_arm_rows(arms)),
+            ReportSection("Accuracy on nouns that no probe was fitted on", rows=table_rows(arms)),
+            ReportSection(
                 "Differences from the control",
                 [f"Accuracy less that of {control}, on the same nouns."],
                 rows=_difference_rows(arms),
             ),
-            Section("Questions", FIGURE, figure=_figure(arms, asked, out / "report.png")),
-            Section("Attributes read from the noun's own state", figure=_figure(arms, LINEAR)),
-            Section("What the teacher sees", pictures=_scenes(out / "world")),
-            Section("How well the teacher sees", rows=_recall_rows(result["retrieval"])),
+            ReportSection("Questions", FIGURE, figure=_figure(arms, asked, out / "report.png")),
+            ReportSection(
+                "Attributes read from the noun's own state", figure=_figure(arms, LINEAR)
+            ),
+            ReportSection("What the teacher sees", pictures=_scenes(out / "world")),
+            ReportSection("How well the teacher sees", rows=_recall_rows(result["retrieval"])),
         ],
         [
             "Every noun has a look that only images show, and a category that only text shows. A CLIP teacher sees "
@@ -470,7 +472,7 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
     Returns the arms' accuracies, the teacher's retrieval scores, and the seconds it took.
     """
     began = time.perf_counter()
-    plan = _Plan(config, run.folder)
+    plan = _QuickstartPlan(config, run.folder)
     results = run_jobs(plan.jobs(), config.processes, print)
     arms = {}
     for name in plan.arms:
@@ -495,7 +497,7 @@ def _probes_of(arm: str, part: str) -> str:
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _QuickstartPlan:
     """What has to be done, and where each job finds what others have made."""
 
     config: QuickstartConfig

@@ -18,7 +18,7 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
 from groundling.commands.sweep.run import LENGTH, SIDE, StandIns
-from groundling.commands.sweep.schema import Source, slug
+from groundling.commands.sweep.schema import SweepSource, slug
 from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.errors import InputError, check_known
@@ -35,7 +35,7 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
-from groundling.tasks.glue import TASKS, Reader
+from groundling.tasks.glue import TASKS, GlueLayout
 from groundling.tasks.readability import KAGGLE, READABILITY
 from groundling.tasks.swag import ENDINGS, REGULAR
 from groundling.tasks.vqa import questions
@@ -78,7 +78,9 @@ PASSAGES = 40
 """Of READ, whose ids decide which of them are held out."""
 
 
-def stand_in(sources: Sequence[Source], folder: Path) -> tuple[dict[str, Source], list[str]]:
+def stand_in(
+    sources: Sequence[SweepSource], folder: Path
+) -> tuple[dict[str, SweepSource], list[str]]:
     """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
 
     A stand-in that an earlier call has made is used again. Raises InputError for a kind that there is none of.
@@ -281,7 +283,7 @@ def write_text_task(name: str, sentences: Sequence[str], root: Path) -> Path:
 
 
 def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
-    if isinstance(task.read, Reader):
+    if isinstance(task.read, GlueLayout):
         for split in (task.train, *task.dev):
             _write_glue(task.read, said, task.read.path(folder, split))
     elif task is REGULAR:
@@ -293,7 +295,7 @@ def _write_task(task: Task, said: Iterator[str], folder: Path) -> None:
         _write_csv(folder / "train.csv", KAGGLE, passages)
 
 
-def _write_glue(reader: Reader, said: Iterator[str], path: Path) -> None:
+def _write_glue(reader: GlueLayout, said: Iterator[str], path: Path) -> None:
     columns = reader.headless or (*reader.texts, reader.label)
     lines = [] if reader.headless else ["\t".join(columns)]
     for number in range(ROWS):

@@ -28,7 +28,7 @@ from groundling.studies.worlds.language import (
     THINGS,
     Looks,
     Noun,
-    Questions,
+    NounQuestions,
     Row,
     draw_looks,
     draw_nouns,
@@ -386,7 +386,7 @@ class World:
     def _write_probes(self, folder: Path, split: str, known: set[str]) -> str:
         """Write the questions on a split's nouns; returns the rule by which "odd" chose its nouns."""
         nouns = [noun for noun in self.nouns if noun.split == split]
-        questions = Questions(self._rng, split, nouns, ROWS[split])
+        questions = NounQuestions(self._rng, split, nouns, ROWS[split])
         odd_rows, rule = questions.odd()
         probes: dict[str, list[Row]] = {
             "truth": questions.truth(),

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, RunFolder, Written
+from groundling.runs.outputs import Inputs, ResumableRun, Written
 from groundling.settings.fields import Input, Settings, at_least, needed, unnested
 from groundling.settings.inputs import CaptionReading
 
@@ -60,7 +60,7 @@ ATTENTION = Command(
     "runs/attention",
     common="a b text task data",
     rules=check_attention,
-    leaves=RunFolder(attention_inputs, grows=True),
+    leaves=ResumableRun(attention_inputs, grows=True),
 )
 
 
@@ -124,7 +124,7 @@ GROUNDED = Command(
     example="groundling grounded --base runs/control-rte --other runs/xdbert-rte --task glue/rte "
     "--data glue_data --counts counts.json --tokenizer bert-base-uncased --out runs/grounded",
     common="base other task data counts tokenizer threshold",
-    leaves=RunFolder(grounded_inputs, grows=True),
+    leaves=ResumableRun(grounded_inputs, grows=True),
 )
 
 
@@ -153,7 +153,7 @@ SIMILARITY = Command(
     example="groundling similarity --a bert-base-uncased --b openai/clip-vit-base-patch32 --out "
     "runs/similarity",
     common="a b",
-    leaves=RunFolder(grows=True),
+    leaves=ResumableRun(grows=True),
 )
 
 

@@ -23,14 +23,14 @@ from scipy.special import entr
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Example, Row, collate, needed
+from groundling.core.batch import Batch, Example, TextRow, collate, needed
 from groundling.core.errors import InputError
 from groundling.core.registry import named
 from groundling.core.rng import generator
 from groundling.data.corpora.prepared import corpus_samples, place_of_stores
 from groundling.data.samples import TextSamples, thinned
 from groundling.data.text.words import spans, stop_words
-from groundling.models.attention import AttentionMap, Place
+from groundling.models.attention import AttentionMap, PositionKind
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.runs.folder import disk_errors, write_json, write_whole
 from groundling.runs.progress import followed
@@ -214,9 +214,9 @@ class ExampleMaps(NamedTuple):
 
     number: int
     """Which of the examples."""
-    text: Row
+    text: TextRow
     """What the text encoder reads; the maps' rows are its pieces that are not special."""
-    clip: Row
+    clip: TextRow
     """What the CLIP text tower reads; the maps' columns."""
     weights: np.ndarray
     """(L, H, R, V); rows sum to 1."""
@@ -239,14 +239,14 @@ def receive_maps(model: CrossModal, batch: Batch, receive: Receive, special: boo
     Rows are the text's pieces, with `special` the encoder's [CLS] and [SEP] too; columns all CLIP pieces; padding is
     left out.
     """
-    held = (Place.PIECE, Place.SPECIAL) if special else (Place.PIECE,)
+    held = (PositionKind.PIECE, PositionKind.SPECIAL) if special else (PositionKind.PIECE,)
 
     # The only place that knows how a model gives its maps.
     def watch(one: AttentionMap) -> None:
         if one.name != TEXT_OVER_CLIP:
             return
         is_row = np.isin(one.rows.holds.cpu().numpy(), held)
-        is_column = (one.columns.holds != Place.PADDING).cpu().numpy()
+        is_column = (one.columns.holds != PositionKind.PADDING).cpu().numpy()
         layer = []
         for maps, rows, columns in zip(
             one.weights.float().cpu().numpy(), is_row, is_column, strict=True
@@ -310,8 +310,8 @@ class _Sides:
     """What both encoders read of one example."""
 
     number: int
-    text: Row
-    clip: Row
+    text: TextRow
+    clip: TextRow
 
     @property
     def shape(self) -> tuple[int, int]:

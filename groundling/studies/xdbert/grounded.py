@@ -35,11 +35,11 @@ from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import check_file, disk_errors, read_json, write_json, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.runs.progress import Work
-from groundling.runs.report import Section, new_figure, svg_of, write_report
+from groundling.runs.report import ReportSection, new_figure, svg_of, write_report
 from groundling.runs.run import Run
 from groundling.stats.finished_runs import collect
 from groundling.stats.resampling import DRAWS, interval, redrawn
-from groundling.stats.verdict import Runs
+from groundling.stats.verdict import SeedRuns
 from groundling.studies.xdbert.commands import CountsConfig, GroundedConfig
 from groundling.tasks import Task
 
@@ -64,7 +64,7 @@ NO_WORD = -1
 
 
 def count(config: CountsConfig, work: Work) -> str:
-    """Count caption files into the JSON table that `Grounding.read` reads; returns a sentence that says how much.
+    """Count caption files into the JSON table that `GroundedTokens.read` reads; returns a sentence that says how much.
 
     The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
     InputError if a file or the tokenizer cannot be read, or `out` cannot be written.
@@ -127,7 +127,7 @@ def vocabulary_hash(tokenizer: PreTrainedTokenizerBase) -> str:
     return hashlib.sha256("\n".join(pieces).encode()).hexdigest()
 
 
-class Grounding:
+class GroundedTokens:
     """Which tokens are visually grounded, and each text's ratio of them."""
 
     def __init__(
@@ -154,7 +154,7 @@ class Grounding:
     @classmethod
     def read(
         cls, path: str | Path, tokenizer: PreTrainedTokenizerBase, threshold: int = 100
-    ) -> Grounding:
+    ) -> GroundedTokens:
         """From a table written by `groundling data counts`.
 
         Raises InputError if the file is no such table, or was counted with another tokenizer.
@@ -288,7 +288,9 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     seeds = [seed for seed in base.seeds if seed in other.seeds]
     if len(seeds) < 2:
         raise InputError(f"{len(seeds)} seeds are in both run folders, at least 2 are needed")
-    grounding = Grounding.read(config.counts, load_tokenizer(config.tokenizer), config.threshold)
+    grounding = GroundedTokens.read(
+        config.counts, load_tokenizer(config.tokenizer), config.threshold
+    )
     folder = run.folder
 
     right_base = base.right(seeds)
@@ -304,8 +306,8 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
         folder / "grounded.png",
     )
     sections = [
-        Section("Figure 4", figure=picture),
-        Section("Groups of examples", rows=_group_rows(gains)),
+        ReportSection("Figure 4", figure=picture),
+        ReportSection("Groups of examples", rows=_group_rows(gains)),
     ]
     title = f"Visually grounded ratio of {task.name}"
     write_report(folder / "grounded.html", title, sections)
@@ -314,14 +316,14 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     return result
 
 
-def _runs_of(task: str, name: str, folder: str) -> Runs:
+def _runs_of(task: str, name: str, folder: str) -> SeedRuns:
     by_task = collect(name, folder, (task,))
     check_known(task, by_task, f"{folder}: no finished run of {task}")
     runs, _ = by_task[task]
     return runs
 
 
-def _examples(task: Task, config: GroundedConfig, base: Runs, other: Runs) -> list[Example]:
+def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRuns) -> list[Example]:
     """The task's development examples in the order of the runs."""
     by_id = {example.id: example for example in task.read(Path(config.data), task.dev[0])}
     if base.ids != other.ids or set(base.ids) != set(by_id):
@@ -566,7 +568,7 @@ def _draw_boxes(axes: Axes, title: str, groups: Mapping[str, ArrayLike]) -> None
 
 
 def listing(
-    grounding: Grounding,
+    grounding: GroundedTokens,
     examples: Sequence[Example],
     base: ArrayLike,
     other: ArrayLike,
@@ -601,7 +603,9 @@ def listing(
     return "\n".join(lines)
 
 
-def _listed(grounding: Grounding, example: Example, counts: str, variant: Variant) -> list[str]:
+def _listed(
+    grounding: GroundedTokens, example: Example, counts: str, variant: Variant
+) -> list[str]:
     """One example's Markdown lines: its ratio and right answers, then its texts."""
     grounded, rest = grounding.shares(example.text, example.pair, variant)
     ratio = "undefined"

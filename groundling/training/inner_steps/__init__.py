@@ -17,7 +17,7 @@ Terms = Mapping[str, Tensor]
 
 
 @documented
-class Outcome(NamedTuple):
+class ForwardOutput(NamedTuple):
     """What one forward pass gives."""
 
     terms: dict[str, Tensor]
@@ -41,7 +41,7 @@ class MicroStep:
 
     batch: Batch
     """The micro-batch; an inner step may run changed copies, see `Batch.perturbation`."""
-    forward: Callable[[Batch], Outcome]
+    forward: Callable[[Batch], ForwardOutput]
     """One pass over a batch."""
     loss: Callable[[Terms], Tensor]
     """Summed terms to the loss: each times its weight, divided by its count in the whole optimizer step."""
@@ -58,7 +58,7 @@ class InnerStep:
     """What happens to a micro-batch between two optimizer steps: any number of passes, whose gradients add up."""
 
     compares: bool = False
-    """Whether it reads `Outcome.heads`."""
+    """Whether it reads `ForwardOutput.heads`."""
 
     def count(self, batch: Batch) -> dict[str, int]:
         """How many items each term of its own sums over, as `Objective.count`."""

@@ -12,10 +12,10 @@ import toys
 from groundling.core.batch import Example
 from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import TextInput, TextSamples
-from groundling.data.shards import Part
+from groundling.data.shards import ProcessRank
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.studies.attention import attribution
-from groundling.studies.attention.inspected_models import Match
+from groundling.studies.attention.inspected_models import MatchOutcome
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.vlbert import vlbert
@@ -49,8 +49,8 @@ def missing(model: SingleStream, steps: int) -> np.ndarray:
     store = toys.Shelf({f"i{n}": toys.regions(n, 2 + n) for n in range(EXAMPLES)})
     seeing = Seeing(model.whole, model.last_pixel, width=model.sizes.regions)
     samples = RegionSamples(TextSamples(examples, TextInput(toys.bert_words(), 40)), store, seeing)
-    explained = attribution.Explained(model, Match(head), lambda: samples, EXAMPLES, steps)
-    explained.read(Part())
+    explained = attribution.Explained(model, MatchOutcome(head), lambda: samples, EXAMPLES, steps)
+    explained.read(ProcessRank())
     found = explained.attributions
     return np.array([abs(one.rest) / abs(one.change) for one in found])
 

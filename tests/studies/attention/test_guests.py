@@ -21,12 +21,12 @@ from transformers import (
 
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
-from groundling.models.attention import AttentionMap, Place
+from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import configured
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.inspected_models import Attended
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.passes import BySample, Look, Seen, read_here
+from groundling.studies.attention.passes import AttentionBatch, AttentionPass, BySample, read_here
 from groundling.vision_language.loading import load_student
 
 NAMES = [f"image{n}" for n in range(4)]
@@ -86,7 +86,7 @@ def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
     for one, other in zip(maps, expected, strict=True):
         rows = one.weights.transpose(1, 2)[inside]
         close(rows, other.transpose(1, 2)[inside])
-        assert ((one.columns.holds == Place.PADDING) == ~inside).all()
+        assert ((one.columns.holds == PositionKind.PADDING) == ~inside).all()
 
 
 def test_lxmert_is_transformers_own(lxmert: Path) -> None:
@@ -129,7 +129,7 @@ def test_lxmert_is_transformers_own(lxmert: Path) -> None:
         rows, columns = ({"text": text, "regions": regions}[side] for side in name.split(" over "))
         for one in some:
             assert one.weights.shape[2:] == (rows.mask.shape[1], columns.mask.shape[1])
-            assert ((one.columns.holds == Place.PADDING) == ~columns.mask).all()
+            assert ((one.columns.holds == PositionKind.PADDING) == ~columns.mask).all()
             close(one.weights.sum(-1), torch.ones(one.weights.shape[:-1]))
             assert not one.weights.transpose(1, 3)[~columns.mask].any()
     # Afterwards nobody listens, and nothing is asked for.
@@ -139,7 +139,7 @@ def test_lxmert_is_transformers_own(lxmert: Path) -> None:
 class Kept(BySample):
     """The largest weight of every map of text over regions."""
 
-    def see(self, seen: Seen, one: AttentionMap) -> None:
+    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
         if one.name == "text over regions":
             for place, row in zip(seen.places, one.weights.amax((1, 2, 3)), strict=True):
                 self.put(place, one.layer, np.array(float(row)))
@@ -158,7 +158,9 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     seen = []
     for others in (False, True):
         kept = Kept()
-        read_here([Look(attended.model, partial(attended.samples, examples, others), [kept], 3)])
+        read_here(
+            [AttentionPass(attended.model, partial(attended.samples, examples, others), [kept], 3)]
+        )
         assert kept.stacked().shape == (4, 2)
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"
@@ -166,7 +168,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     other = Attended(
         configured(Attending, model=str(lxmert), regions=str(regions), untrained=True), device
     )  # type: ignore[arg-type]
-    read_here([Look(other.model, lambda: other.samples(examples), [kept])])
+    read_here([AttentionPass(other.model, lambda: other.samples(examples), [kept])])
     assert (kept.stacked() != seen[0]).all()
 
 

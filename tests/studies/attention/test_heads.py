@@ -24,23 +24,23 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionSamples
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import Samples, TextInput, TextSamples
-from groundling.data.shards import Part
+from groundling.data.shards import ProcessRank
 from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
 from groundling.studies.attention.grounding import (
     Board,
     Facts,
-    Grounding,
+    HeadGrounding,
     Hits,
-    Phrase,
-    State,
+    PhraseSpan,
+    PhraseStatus,
     halves,
     pieces_of,
     words_of,
 )
 from groundling.studies.attention.inspected_models import OtherLooks, partners, untrained
-from groundling.studies.attention.passes import BySample, Look, Sums, read_here
+from groundling.studies.attention.passes import AttentionPass, BySample, Sums, read_here
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
 
@@ -57,10 +57,10 @@ class Pointing(Told):
         return made
 
 
-def phrase(example: Example, words: str, *boxes: list[float]) -> Phrase:
+def phrase(example: Example, words: str, *boxes: list[float]) -> PhraseSpan:
     start = example.text.index(words)
     own = replace(example, gold=Gold(np.array(boxes, float), (100, 100)))
-    return Phrase(own, start, start + len(words))
+    return PhraseSpan(own, start, start + len(words))
 
 
 def row(boxes: list[list[float]], whole: bool = False, confidence: Any = None) -> RegionRow:
@@ -81,7 +81,7 @@ def text() -> TextInput:
 
 
 @pytest.fixture(scope="module")
-def many(text: TextInput) -> tuple[Samples, list[list[Phrase]], dict[str, RegionRow]]:
+def many(text: TextInput) -> tuple[Samples, list[list[PhraseSpan]], dict[str, RegionRow]]:
     """14 texts on 7 images of 1 to 7 regions, half of which are gold boxes, with 1 to 3 phrases each."""
     rng = np.random.default_rng(0)
     store = {f"image{n}": toys.regions(n, 1 + n) for n in range(7)}
@@ -151,8 +151,8 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
     assert any(
         np.unique(s.text.word[1:-1]).size < len(s.text.word) - 2 for s in samples.get([0, 2], ())
     )
-    grounding = Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)], reading)
-    read_here([Look(Told(), lambda: samples, [grounding], 4)])
+    grounding = HeadGrounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)], reading)
+    read_here([AttentionPass(Told(), lambda: samples, [grounding], 4)])
     found = grounding.result()
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
@@ -161,21 +161,21 @@ def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) 
     weight = [sum(len(own) for own in phrases[half::2]) for half in (0, 1)]
     means = np.average(found.means[..., 0], axis=0, weights=weight)
     assert means == pytest.approx(shares, abs=1e-6)
-    assert (found.facts.state == State.ASKED).all()
+    assert (found.facts.state == PhraseStatus.ASKED).all()
 
 
 def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
     samples, phrases, _ = many
 
-    def asked() -> Grounding:
-        return Grounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)])
+    def asked() -> HeadGrounding:
+        return HeadGrounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)])
 
     whole = asked()
-    read_here([Look(Told(), lambda: samples, [whole], 3)])
+    read_here([AttentionPass(Told(), lambda: samples, [whole], 3)])
     for world in (2, 3, 8):  # of 8, three have nothing to do
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
-            Look(Told(), lambda: samples, [part], 3).read(Part(rank, world))
+            AttentionPass(Told(), lambda: samples, [part], 3).read(ProcessRank(rank, world))
         # As they travel between processes.
         kept = [pickle.loads(pickle.dumps(part.kept())) for part in parts]
         parts[-1].merge(kept)
@@ -190,7 +190,7 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
 
 
-class Forgets(Grounding):
+class Forgets(HeadGrounding):
     """Looks whether a map that was told before is still there when the next is."""
 
     told: tuple[weakref.ref[Tensor], ...] = ()
@@ -209,7 +209,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: T
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
         forgets = Forgets(asked, FLICKR30K.mark, [0] * len(examples))
         model = Told()
-        read_here([Look(model, partial(samples_of, examples, store, text), [forgets], 7)])
+        read_here([AttentionPass(model, partial(samples_of, examples, store, text), [forgets], 7)])
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
@@ -227,14 +227,21 @@ def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextInput) -> 
         [phrase(one, one.text.split()[0], [0, 0, 99, 99])] for one in samples.samples.examples
     ]
     model = toys.seer().train()
-    grounding = Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)
-    read_here([Look(model, lambda: samples, [grounding], 4)])
+    grounding = HeadGrounding(phrases, FLICKR30K.mark, [0, 1] * 3)
+    read_here([AttentionPass(model, lambda: samples, [grounding], 4)])
     assert grounding.result().hits.shape == (6, 2 * 2)
     assert model.training and not any(part._forward_hooks for part in model.modules())
     words = toys.bert_words()
     late = visualbert(toys.bert(len(words)), words, width=12, early=False)
     read_here(
-        [Look(late, lambda: samples, [other := Grounding(phrases, FLICKR30K.mark, [0, 1] * 3)], 4)]
+        [
+            AttentionPass(
+                late,
+                lambda: samples,
+                [other := HeadGrounding(phrases, FLICKR30K.mark, [0, 1] * 3)],
+                4,
+            )
+        ]
     )
     # Without early fusion, only the last layer's text looks at regions.
     assert other.result().heads == [("self", 2, 0), ("self", 2, 1)]
@@ -253,8 +260,8 @@ def hits(
     boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
-    grounding = Grounding([asked], task.mark, [0])
-    read_here([Look(Pointing(1, len(own)), lambda: samples, [grounding])])
+    grounding = HeadGrounding([asked], task.mark, [0])
+    read_here([AttentionPass(Pointing(1, len(own)), lambda: samples, [grounding])])
     found = grounding.result()
     assert (found.hits[0] == found.hits[1]).all()
     return found.hits[0].tolist(), found.facts
@@ -270,7 +277,7 @@ def test_any_box_and_merged_box(text: TextInput) -> None:
     assert right == [False, False, True, False, False, False]
     right, facts = hits(text, row([FAR, FAR]), MERGED)
     assert right == [False, False] and not facts.possible.any()
-    assert (facts.state == State.ASKED).all(), (
+    assert (facts.state == PhraseStatus.ASKED).all(), (
         "a phrase without a right region is a miss, not left out"
     )
 
@@ -303,14 +310,14 @@ def test_where_a_phrase_is_asked(text: TextInput) -> None:
     assert words_of(example.text, 2, 13) == (range(1, 3), True)
     assert words_of(example.text, 2, 11) == (range(1, 3), False)
     pieces, state = pieces_of(sample.text, range(1, 3))
-    assert state == State.ASKED and set(sample.text.word[pieces]) == {1, 2}
+    assert state == PhraseStatus.ASKED and set(sample.text.word[pieces]) == {1, 2}
     assert pieces[-1] + 1 == np.flatnonzero(sample.text.word == 3)[0]
     (cut,) = TextSamples([example], TextInput(toys.bert_words(), 8)).get([0])
     assert cut.dropped
     last = int(cut.text.word.max())
-    assert pieces_of(cut.text, range(0, last), cut.dropped)[1] == State.ASKED
+    assert pieces_of(cut.text, range(0, last), cut.dropped)[1] == PhraseStatus.ASKED
     for words in (range(0, last + 1), range(last + 1, last + 2)):  # perhaps cut, and cut
-        assert pieces_of(cut.text, words, cut.dropped)[1] == State.CUT
+        assert pieces_of(cut.text, words, cut.dropped)[1] == PhraseStatus.CUT
     for start, stop in ((3, 3), (4, 2), (-1, 3), (20, 23), (1, 2)):
         with pytest.raises(InputError, match=f"from character {start} to {stop} is no part of "):
             words_of(example.text, start, stop)
@@ -323,19 +330,28 @@ def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
     example = Example("t", "a dog \u200b and the café owner throws a ball", images=("i",))
     asked = [phrase(example, words, LEFT) for words in ("a dog", "a do", "\u200b", "a ball")]
     samples = samples_of([example], {"i": row([LEFT, FAR])}, short)
-    grounding = Grounding([asked], FLICKR30K.mark, [0])
-    read_here([Look(Pointing(2, 2), lambda: samples, [grounding])])
+    grounding = HeadGrounding([asked], FLICKR30K.mark, [0])
+    read_here([AttentionPass(Pointing(2, 2), lambda: samples, [grounding])])
     found = grounding.result()
-    states = [State.ASKED, State.SPLITS_WORD, State.NO_PIECES, State.CUT]
+    states = [
+        PhraseStatus.ASKED,
+        PhraseStatus.SPLITS_WORD,
+        PhraseStatus.NO_PIECES,
+        PhraseStatus.CUT,
+    ]
     assert found.facts.state.tolist() == states
     assert found.hits.tolist() == [[True, False] * 2, *[[False] * 4] * 3]
     assert np.isnan(found.means[1]).all(), "no phrase in the other half"
-    away = Phrase(replace(asked[0].example, id="t-3"), 30, 300)
+    away = PhraseSpan(replace(asked[0].example, id="t-3"), 30, 300)
     with pytest.raises(
         InputError, match=r"^t-3: a phrase from character 30 to 300 is no part of"
     ) as told:
         read_here(
-            [Look(Pointing(1, 2), lambda: samples, [Grounding([[away]], FLICKR30K.mark, [0])])]
+            [
+                AttentionPass(
+                    Pointing(1, 2), lambda: samples, [HeadGrounding([[away]], FLICKR30K.mark, [0])]
+                )
+            ]
         )
     assert "\n" not in str(told.value)
 
@@ -357,13 +373,15 @@ def test_regions_without_attention_are_refused(text: TextInput) -> None:
     with pytest.raises(
         InputError, match=r"^t: layer 0 has a head that gives its regions no attention"
     ):
-        read_here([Look(Blind(), lambda: samples, [Grounding(asked, FLICKR30K.mark, [0])])])
-    grounding = Grounding(asked, FLICKR30K.mark, [0])
-    read_here([Look(Deaf(), lambda: samples, [grounding])])
+        read_here(
+            [AttentionPass(Blind(), lambda: samples, [HeadGrounding(asked, FLICKR30K.mark, [0])])]
+        )
+    grounding = HeadGrounding(asked, FLICKR30K.mark, [0])
+    read_here([AttentionPass(Deaf(), lambda: samples, [grounding])])
     with pytest.raises(InputError, match="no text that looks at regions"):
         grounding.result()
     with pytest.raises(InputError, match="there are no samples"):
-        read_here([Look(Told(), lambda: samples_of([], {}, text), [])])
+        read_here([AttentionPass(Told(), lambda: samples_of([], {}, text), [])])
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -425,8 +443,8 @@ def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
         shelf = OtherLooks(shelf, partners(images, 0))
     samples = RegionSamples(TextSamples(examples, text), shelf)
     half_of = halves(images, 0)
-    grounding = Grounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])
-    read_here([Look(Looking(), lambda: samples, [grounding])])
+    grounding = HeadGrounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])
+    read_here([AttentionPass(Looking(), lambda: samples, [grounding])])
     return grounding.result(), images
 
 
@@ -549,7 +567,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
         boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
         looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
-        found.append(Found(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
+        found.append(ImageRegions(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
     put(folder / "data/val.txt", "0\n1\n2\n")
     put(folder / "data/UNRELATED_CAPTIONS", "0 1\n2 2\n")
     writer = RegionWriter(folder / "store")
@@ -611,7 +629,7 @@ def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
     instances = {"images": images, "annotations": notes, "categories": []}
     put(tmp_path / "data/instances.json", json.dumps(instances))
     put(tmp_path / "data/refs(unc).p", pickle.dumps(refs, protocol=2))
-    rows = [Found(f"COCO_train2014_{n:012d}", (100, 100), *_three(n)) for n in range(3)]
+    rows = [ImageRegions(f"COCO_train2014_{n:012d}", (100, 100), *_three(n)) for n in range(3)]
     writer = RegionWriter(tmp_path / "store")
     writer.write(0, rows)
     writer.close({"source": "test"})

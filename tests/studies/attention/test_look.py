@@ -20,13 +20,21 @@ import groundling
 from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import LookConfig
-from groundling.studies.attention.page import Look, looked_at
+from groundling.studies.attention.page import AttentionPage, looked_at
 from groundling.studies.attention.page.model import Looked
 from groundling.studies.attention.page.pairs import Pair, pairs_of
-from groundling.studies.attention.page.views import HEAVY, Boxes, Layer, Ranked, View, Word, pack
+from groundling.studies.attention.page.views import (
+    HEAVY,
+    LayerView,
+    Ranked,
+    RegionView,
+    View,
+    WordView,
+    pack,
+)
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -49,9 +57,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def _found(name: str) -> Found:
+def _found(name: str) -> ImageRegions:
     row = toys.regions(len(name), 3)
-    return Found(name, (60, 40), row.boxes, row.confidence, row.features, row.classes)
+    return ImageRegions(name, (60, 40), row.boxes, row.confidence, row.features, row.classes)
 
 
 def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
@@ -119,10 +127,10 @@ def test_packed_weights_are_off_by_half_a_step_of_their_row() -> None:
 
 
 def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
-    words = [Word("[CLS]"), Word("dog", 0), Word("runs", 1)]
-    boxes = Boxes(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
+    words = [WordView("[CLS]"), WordView("dog", 0), WordView("runs", 1)]
+    boxes = RegionView(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
     block = np.array([[[0.9, 0.9], [0.5, 0.1], [0.3, 0.3]], [[0, 0], [0, 0.4], [0, 0.6]]])
-    layer = Layer("self", 3, 2, {("words", "boxes"): block})
+    layer = LayerView("self", 3, 2, {("words", "boxes"): block})
     mass = View(words, boxes, [layer]).mass()
     np.testing.assert_allclose(mass["self", 3], [0.2, 0.5])  # neither [CLS] nor the whole image
 
@@ -257,8 +265,8 @@ NASTY = '</script><script>alert(1)</script><!-- <b>bold</b> & \u2028 "quotes" {{
 
 
 def test_a_text_cannot_leave_the_page_s_data() -> None:
-    made = Look("<b>title</b>", [(NASTY, [NASTY])])
-    made.add(Pair(Example("own", NASTY)), [View([Word(NASTY, 0)], Boxes.none(), [])])
+    made = AttentionPage("<b>title</b>", [(NASTY, [NASTY])])
+    made.add(Pair(Example("own", NASTY)), [View([WordView(NASTY, 0)], RegionView.none(), [])])
     page = made.html()
     assert content_of(page)["pairs"][0]["text"] == NASTY
     assert page.count("<script") == page.count("</script>") == 2
@@ -356,8 +364,8 @@ def test_damaged_heads_are_refused(
 def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
     monkeypatch.setattr("groundling.studies.attention.page.HEAVY", 1000)
     assert HEAVY > 2**24
-    made = Look("title", [("m", [])])
-    made.add(Pair(Example("own", "a dog")), [View([Word("a", 0)], Boxes.none(), [])])
+    made = AttentionPage("title", [("m", [])])
+    made.add(Pair(Example("own", "a dog")), [View([WordView("a", 0)], RegionView.none(), [])])
     with pytest.raises(
         InputError,
         match=r"a page of 1 pairs and 1 models would have 0 MB; pass a smaller --per-page",
@@ -371,7 +379,9 @@ def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) 
     homes.picture(tmp_path / "one.jpg", size=(60, 40))
     row = toys.regions(3, 3)
     writer = RegionWriter(tmp_path / "store")
-    writer.write(0, [Found("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)])
+    writer.write(
+        0, [ImageRegions("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)]
+    )
     writer.close({"class_names": list("abcde")})
     config = LookConfig(
         model=(str(tmp_path / "seer"),),

@@ -15,7 +15,7 @@ import groundling
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.heads import load_head, save_heads
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
@@ -38,7 +38,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.picture(folder / "photos/one.jpg", size=(60, 40))
     row = toys.regions(3, 3)
     writer = RegionWriter(folder / "store")
-    writer.write(0, [Found("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)])
+    writer.write(
+        0, [ImageRegions("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)]
+    )
     writer.close({"class_names": list("abcde")})
     rows = [("is it a dog", "one.jpg", ("yes", "no", "red")[n % 3]) for n in range(12)]
     homes.put(folder / "asked.csv", homes.table(("text", "image", "label"), *rows))

@@ -15,9 +15,9 @@ import toys
 import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.studies.attention.page.pairs import Entity
-from groundling.studies.attention.page.views import Boxes, Ranked, groups_of, summed
+from groundling.studies.attention.page.views import Ranked, RegionView, groups_of, summed
 
 CAPTION = (
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs to "
@@ -54,7 +54,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     looks[4:] *= 6  # words attend to what nothing names
     confidence = np.linspace(0.9, 0.1, len(SEEN), dtype=np.float32)
     writer = RegionWriter(folder / "store")
-    writer.write(0, [Found("7", (100, 100), boxes, confidence, looks)])
+    writer.write(0, [ImageRegions("7", (100, 100), boxes, confidence, looks)])
     writer.close({"source": "test"})
     model = toys.seer()
     for layer in model.text.encoder.encoder.layer:  # random weights attend to all alike
@@ -137,7 +137,7 @@ def test_a_region_goes_to_the_nearest_box_and_is_starred_from_a_tenth() -> None:
     places = np.array(
         [[0, 0, 0.5, 1], [0.2, 0, 0.7, 1], [0.5, 0, 1, 1], [0, 0, 1, 1], [0, 0, 1, 1]]
     )
-    boxes = Boxes(places, np.array([False] * 4 + [True]), ["", "", "", "sky", ""])
+    boxes = RegionView(places, np.array([False] * 4 + [True]), ["", "", "", "sky", ""])
     entities = [
         Entity("left", np.array([[0, 0, 0.5, 1]])),
         Entity("right", np.array([[0.5, 0, 1, 1], [0.3, 0, 0.8, 1]])),
@@ -156,7 +156,7 @@ def test_a_region_goes_to_the_nearest_box_and_is_starred_from_a_tenth() -> None:
 def test_a_patch_goes_to_the_smallest_box_around_its_centre() -> None:
     corners = np.stack(np.meshgrid(np.arange(4), np.arange(4)), -1).reshape(-1, 2) / 4
     patches = np.concatenate([[[0, 0, 1, 1]], np.concatenate([corners, corners + 0.25], 1)])
-    boxes = Boxes(patches, np.arange(17) == 0, patches=True)
+    boxes = RegionView(patches, np.arange(17) == 0, patches=True)
     entities = [
         Entity("street", np.array([[0, 0, 1, 0.6]])),
         Entity("man", np.array([[0.3, 0.2, 0.7, 0.9]])),

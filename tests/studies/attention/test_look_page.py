@@ -14,18 +14,31 @@ import pytest
 
 import groundling
 from groundling.core.batch import Example
-from groundling.studies.attention.page import Look
+from groundling.studies.attention.page import AttentionPage
 from groundling.studies.attention.page.pairs import Change, Pair
-from groundling.studies.attention.page.views import Answer, Boxes, Layer, Ranked, View, Word
+from groundling.studies.attention.page.views import (
+    LayerView,
+    ModelAnswer,
+    Ranked,
+    RegionView,
+    View,
+    WordView,
+)
 
 NASTY = "</script><b>bold</b><img src=x onerror=alert(1)>"
 LONG = "w" * 300
 BOXES = np.array([[0, 0, 1, 1], [0, 0, 0.5, 0.5], [0.4, 0.2, 0.9, 0.9]])
-WORDS = [Word("[CLS]"), Word("red", 0), Word("dog", 1), Word(NASTY, 2), Word(LONG, 3)]
+WORDS = [
+    WordView("[CLS]"),
+    WordView("red", 0),
+    WordView("dog", 1),
+    WordView(NASTY, 2),
+    WordView(LONG, 3),
+]
 """The first box is the whole image."""
 EVEN = 1 / 8
 """Share of a place where five words and three boxes can be read."""
-PIECES = [Word("[CLS]"), Word("the"), *WORDS[1:4]]
+PIECES = [WordView("[CLS]"), WordView("the"), *WORDS[1:4]]
 """The same words for another model, whose own pieces are others."""
 
 
@@ -36,7 +49,7 @@ def weights(layer: int, head: int, words: int = 5) -> np.ndarray:
     return drawn
 
 
-def view(words: list[Word], layers: int = 2) -> View:
+def view(words: list[WordView], layers: int = 2) -> View:
     count = len(words)
     made = []
     for layer in range(layers):
@@ -47,9 +60,9 @@ def view(words: list[Word], layers: int = 2) -> View:
             ("boxes", "words"): every[:, count:, :count],
         }
         even = {"words": np.full(count, EVEN), "boxes": np.full(3, EVEN)}
-        made.append(Layer("self", layer, 2, blocks, even))
+        made.append(LayerView("self", layer, 2, blocks, even))
     whole = np.array([True, False, False])
-    return View(words, Boxes(BOXES, whole, ("", "dog", "ball")), made)
+    return View(words, RegionView(BOXES, whole, ("", "dog", "ball")), made)
 
 
 def even_view() -> View:
@@ -60,9 +73,9 @@ def even_view() -> View:
     blocks = {("words", "words"): block[..., :5], ("words", "boxes"): block[..., 5:]}
     thirds = np.arange(3) / 3
     boxes = np.array([[x, y, x + 1 / 3, y + 1 / 3] for y in thirds for x in thirds])
-    layer = Layer("self", 0, 1, blocks, {"words": np.full(5, even)})
-    answer = Answer("Answer", [("<b>no</b>", 0.73), ("yes", 0.27)])
-    return View(WORDS, Boxes(boxes, np.zeros(9, bool)), [layer], answer=answer)
+    layer = LayerView("self", 0, 1, blocks, {"words": np.full(5, even)})
+    answer = ModelAnswer("Answer", [("<b>no</b>", 0.73), ("yes", 0.27)])
+    return View(WORDS, RegionView(boxes, np.zeros(9, bool)), [layer], answer=answer)
 
 
 @pytest.fixture(scope="module")
@@ -71,16 +84,16 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("page")
     photo = homes.picture(folder / "photo.jpg", size=(900, 600))
     ranks = Ranked("accuracy", [("self", 1, 0, 0.5), ("self", 0, 1, 0.25)])
-    alone = Look("Look & see", [("mine", [NASTY])], ranks=[ranks])
+    alone = AttentionPage("Look & see", [("mine", [NASTY])], ranks=[ranks])
     example = Example("own", f"red dog {NASTY} {LONG}")
     gold = np.array([[0.4, 0.2, 0.9, 0.9]])
     alone.add(Pair(example, photo, gold), [view(WORDS)])
     alone.save(folder / "alone.html")
-    nearly = Look("Even", [("grid", [])])
+    nearly = AttentionPage("Even", [("grid", [])])
     nearly.add(Pair(example, photo), [even_view()])
     nearly.save(folder / "even.html")
     counts = {"became right": 1, "became wrong": 1}
-    both = Look("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
+    both = AttentionPage("Two", [("a", []), ("b", [])], ranks=[ranks, None], counts=counts)
     for kind in counts:
         change = Change(kind, "no", "<i>yes</i>", "yes")
         both.add(Pair(example, photo, change=change), [view(WORDS), view(PIECES, 3)])

@@ -21,14 +21,14 @@ from transformers import CLIPImageProcessorPil
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.batch import Batch, Example, Row, Sample, collate
+from groundling.core.batch import Batch, Example, Sample, TextRow, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, F1
-from groundling.core.output_types import Answer, Choose, Classify, Pick, Regress
+from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick, Regress
 from groundling.data.regions.samples import RegionSamples, Seeing
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import Changed, TextInput, TextSamples
-from groundling.models.attention import AttentionMap, Place, Places
+from groundling.models.attention import AttentionMap, Places, PositionKind
 from groundling.models.clip import load_frozen_clip
 from groundling.models.heads import LM_HEAD, save_heads
 from groundling.objectives.masked_lm import MaskedLM
@@ -60,43 +60,45 @@ from groundling.studies.attention.importance import (
 )
 from groundling.studies.attention.inspected_models import (
     HiddenWords,
-    Match,
+    MatchOutcome,
     RightAnswer,
     right_share,
 )
-from groundling.studies.attention.passes import Seen, Sums, read_here
+from groundling.studies.attention.passes import AttentionBatch, Sums, read_here
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
 P, T, S, R, W, A = (
-    Place.PADDING,
-    Place.PIECE,
-    Place.SPECIAL,
-    Place.REGION,
-    Place.WHOLE_IMAGE,
-    Place.ADDED,
+    PositionKind.PADDING,
+    PositionKind.PIECE,
+    PositionKind.SPECIAL,
+    PositionKind.REGION,
+    PositionKind.WHOLE_IMAGE,
+    PositionKind.ADDED,
 )
 
 
-def places(*rows: list[Place]) -> Places:
+def places(*rows: list[PositionKind]) -> Places:
     holds = torch.tensor([[int(one) for one in row] for row in rows])
     return Places(holds, torch.arange(holds.shape[1]).expand_as(holds))
 
 
-def a_map(weights: torch.Tensor, *rows: list[Place], layer: int = 0, name: str = "self") -> Any:
+def a_map(
+    weights: torch.Tensor, *rows: list[PositionKind], layer: int = 0, name: str = "self"
+) -> Any:
     where = places(*rows)
     return AttentionMap(name, layer, weights, where, where)
 
 
-def seen(*names: str, labels: Any = None, choices: int = 0) -> Seen:
+def seen(*names: str, labels: Any = None, choices: int = 0) -> AttentionBatch:
     samples = []
     for number, name in enumerate(names):
         label = {} if labels is None else {"label": np.array(labels[number])}
         rows = tuple(Sample(name) for _ in range(choices))
         samples.append(Sample(name, labels=label, choices=rows))
-    return Seen(Batch(names), samples, range(len(names)))
+    return AttentionBatch(Batch(names), samples, range(len(names)))
 
 
 def masses(*maps: AttentionMap, query: Any = "cls", **options: Any) -> Importance:
@@ -257,7 +259,7 @@ def test_the_share_of_what_is_right() -> None:
     pairs = torch.stack([torch.zeros(2, 3), out], -1).flatten(1)
     torch.testing.assert_close(right_share(pairs, label, Choose(("0", "1", "2"), "each")), own)
     soft = torch.tensor([[[2, 1.0], [0, 0.3]], [[-100, -100], [1, 0.0]]])
-    found = right_share(out, soft, Answer(("a", "b", "c")))
+    found = right_share(out, soft, OpenAnswer(("a", "b", "c")))
     assert found[0] == softmax[0, 2] and found[1].isnan()
     regions = torch.tensor([[1, 0, -100], [0, 0, 0]])
     found = right_share(out, regions, Pick())
@@ -279,7 +281,7 @@ def row(text: str = "two dogs chase a naïve clown [MASK]", pair: str | None = N
     return sample
 
 
-def text_of(sample: Sample) -> Row:
+def text_of(sample: Sample) -> TextRow:
     assert sample.text is not None
     return sample.text
 
@@ -347,7 +349,7 @@ def seer():
 def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> None:
     model, head = seer
     samples = toys.seen(3)
-    outcome = Match(head)
+    outcome = MatchOutcome(head)
     explained = attribution.Explained(model, outcome, lambda: samples, 2, 24)
     kept = model.text.tokenizer.all_special_ids
     blank = Changed(Changed(samples, without_looks(12)), without_words(kept))
@@ -375,7 +377,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     head = SentenceImage(model.sizes).eval()
     texts = TextSamples([Example("a", "a naïve dog", images=("a",))], TextInput(words, 40))
     samples = RegionSamples(texts, toys.Shelf({"a": toys.regions(0, 3)}), Seeing(model.whole))
-    explained = attribution.Explained(model, Match(head), lambda: samples, 1, 6)
+    explained = attribution.Explained(model, MatchOutcome(head), lambda: samples, 1, 6)
     read_here([explained])
     (found,) = explained.attributions
     (sample,) = samples.get([0], ())
@@ -563,7 +565,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     boxes = np.array([[0, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
     looks = rng.normal(size=(6, 2, 12)).astype(np.float32)
-    found = [Found(NAMES[n], (60, 40), boxes, np.ones(2, "f4"), looks[n]) for n in range(6)]
+    found = [ImageRegions(NAMES[n], (60, 40), boxes, np.ones(2, "f4"), looks[n]) for n in range(6)]
     writer = RegionWriter(home / "grid")
     writer.write(0, found)
     writer.close({"source": "test"})

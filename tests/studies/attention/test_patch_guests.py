@@ -33,7 +33,7 @@ from groundling.core.errors import InputError
 from groundling.data.images import read_picture
 from groundling.data.regions.samples import RegionSamples, Seeing
 from groundling.data.samples import TextSamples
-from groundling.models.attention import AttentionMap, Place
+from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import configured
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.grounding import pointing
@@ -125,9 +125,12 @@ def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
         for one, other in zip(maps["self"], expected.attentions, strict=True):
             close(one.weights[row][:, here][:, :, here], other[row][:, there][:, :, there])
             kinds = one.columns.holds[row]
-            assert (kinds[here] != Place.PADDING).all()
-            assert (kinds == Place.PADDING).sum() == len(kinds) - len(here)
-            assert kinds[pieces] == Place.IMAGE_CLASS and kinds[pieces + 1] == Place.REGION
+            assert (kinds[here] != PositionKind.PADDING).all()
+            assert (kinds == PositionKind.PADDING).sum() == len(kinds) - len(here)
+            assert (
+                kinds[pieces] == PositionKind.IMAGE_CLASS
+                and kinds[pieces + 1] == PositionKind.REGION
+            )
     assert not any(part._forward_hooks for part in model.modules())
 
 

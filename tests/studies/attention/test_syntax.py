@@ -21,13 +21,21 @@ from homes import put
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.data.regions.store import Found, RegionWriter
+from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.data.samples import TextInput
-from groundling.data.shards import Part
-from groundling.data.text.parses import ROOT, Parse, Word, aligned, parses_by, read_parses, written
+from groundling.data.shards import ProcessRank
+from groundling.data.text.parses import (
+    ROOT,
+    Parse,
+    ParsedWord,
+    aligned,
+    parses_by,
+    read_parses,
+    written,
+)
 from groundling.studies.attention.dependency_labels import Scheme, relabelled
-from groundling.studies.attention.grounding import State
-from groundling.studies.attention.passes import Look, read_here
+from groundling.studies.attention.grounding import PhraseStatus
+from groundling.studies.attention.passes import AttentionPass, read_here
 from groundling.studies.attention.syntax import (
     TABLE_2,
     Arcs,
@@ -44,17 +52,19 @@ from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions, read_
 BOX = np.array([[0.0, 0, 50, 50]])
 
 
-def tree(text: str) -> tuple[Word, ...]:
+def tree(text: str) -> tuple[ParsedWord, ...]:
     """Words of `FORM:HEAD:RELATION`, with `@TAG` behind where it counts; heads count from 1."""
     words = []
     for number, part in enumerate(text.split()):
         form, head, rest = part.split(":", 2)
         relation, _, tag = rest.partition("@")
-        words.append(Word(form, int(head) - 1, relation, tag, number))
+        words.append(ParsedWord(form, int(head) - 1, relation, tag, number))
     return tuple(words)
 
 
-def parse_of(words: Sequence[Word], id: str = "", image: str = "", where: str = "here") -> Parse:
+def parse_of(
+    words: Sequence[ParsedWord], id: str = "", image: str = "", where: str = "here"
+) -> Parse:
     return Parse(tuple(words), tuple(word.form for word in words), where, id, image)
 
 
@@ -65,7 +75,7 @@ def caption_of(marked: str, image: str = "1", number: int = 0) -> Caption:
     return Caption(image, number, text, (100, 100), with_boxes, ())
 
 
-def said(words: Sequence[Word]) -> str:
+def said(words: Sequence[ParsedWord]) -> str:
     """The tree in the spelling of `tree`, without tags."""
     return " ".join(f"{word.form}:{word.head + 1}:{word.relation}" for word in words)
 
@@ -129,7 +139,7 @@ def test_a_file_is_read_with_tokens_of_several_words_and_without_empty_nodes(
     ],
 )
 def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans: Any) -> None:
-    words = [Word(form, number - 1, "dep", "", number) for number, form in enumerate(tokens)]
+    words = [ParsedWord(form, number - 1, "dep", "", number) for number, form in enumerate(tokens)]
     found = aligned(parse_of(words), text)
     assert (found if found is None else found.tolist()) == spans
 
@@ -358,10 +368,10 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
         return Arcs(asked.phrases, FLICKR30K.mark, half, asked.relations)
 
     whole = consumer()
-    read_here([Look(model, lambda: samples, [whole], 3)])
+    read_here([AttentionPass(model, lambda: samples, [whole], 3)])
     shares = [consumer(), consumer()]
     for rank, one in enumerate(shares):
-        Look(model, lambda: samples, [one], 3).read(Part(rank, 2))
+        AttentionPass(model, lambda: samples, [one], 3).read(ProcessRank(rank, 2))
     shares[0].merge([one.kept() for one in shares])
 
     hits: dict[int, list[list[bool]]] = {}
@@ -394,7 +404,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
         assert len(found) == len(asked.names) == len(hits)
         for relation, one in enumerate(found):
             assert (one.hits == np.array(hits[relation])).all()
-            assert (one.facts.state == State.ASKED).all()
+            assert (one.facts.state == PhraseStatus.ASKED).all()
             for side in (0, 1):
                 expected = mass.get((relation, side))
                 if expected is None:
@@ -573,7 +583,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         put(folder / f"data/Annotations/{n}.xml", f"<annotation>{size}{inner}</annotation>")
         boxes = np.array([[0, 0, 0.5, 0.5], [0.5, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
         looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
-        found.append(Found(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
+        found.append(ImageRegions(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
     put(folder / "data/val.txt", "0\n1\n2\n")
     lines = [line for _, words in CAPTIONS for line in written(parse_of(tree(words)))]
     put(folder / "parses.conllu", "\n".join(lines).replace("# sent_id = \n", ""))

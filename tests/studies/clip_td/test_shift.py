@@ -30,7 +30,7 @@ from groundling.studies.clip_td.explicit_mitigation import (
     inflected,
     wordnet_folder,
 )
-from groundling.studies.clip_td.lines import PARTS, Line, compared, read_lines, tags_alone
+from groundling.studies.clip_td.lines import PARTS, VcrLine, compared, read_lines, tags_alone
 from groundling.studies.clip_td.shortcut_mitigation import (
     Attack,
     masked,
@@ -46,7 +46,7 @@ from groundling.tasks.vcr import items
 LEGACY = partial(plural, legacy=True)
 
 
-def line(tmp_path: Path, **changes: Any) -> Line:
+def line(tmp_path: Path, **changes: Any) -> VcrLine:
     vcr_files.write(tmp_path / "one/val.jsonl", [row(0, **changes)])
     (found,) = read_lines(tmp_path / "one", "val")
     return found

@@ -22,7 +22,7 @@ from transformers import (
 from groundling.api import function_of
 from groundling.core.errors import InputError
 from groundling.models.heads import HEADS
-from groundling.studies.knowledge.answers import Part, embedder, embedding, fill_mask, stroop
+from groundling.studies.knowledge.answers import TextSpan, embedder, embedding, fill_mask, stroop
 from groundling.studies.knowledge.ask import measure, summary
 from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
@@ -319,21 +319,23 @@ def test_embeddings_are_of_the_word_alone_and_a_tower_s_of_the_text(
         BertForMaskedLM.from_pretrained(bert).bert.eval(),
     )
     text = "there is a purish zib ."
-    part, whole = Part(text, 11, 17), Part(text, 0, len(text))
-    found = embedder(bert)([part, whole, Part("the zib", 0, 7)])
+    part, whole = TextSpan(text, 11, 17), TextSpan(text, 0, len(text))
+    found = embedder(bert)([part, whole, TextSpan("the zib", 0, 7)])
     with torch.no_grad():
         states = model(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
     for key, mean in ((part, states[4:6].mean(0)), (whole, states[1:-1].mean(0))):
         assert found[key] == pytest.approx((mean / mean.norm()).numpy(), abs=1e-5)
     folder = homes.teacher(tmp_path / "clip")
     at, tower, pieces = (
-        embedder(folder)([Part("a dog", 0, 5)]),
+        embedder(folder)([TextSpan("a dog", 0, 5)]),
         toys.clip(homes.pieces()).eval(),
         homes.pieces(),
     )
     with torch.no_grad():
         feature = tower.get_text_features(**pieces("a dog", return_tensors="pt")).pooler_output[0]
-    assert at[Part("a dog", 0, 5)] == pytest.approx((feature / feature.norm()).numpy(), abs=1e-5)
+    assert at[TextSpan("a dog", 0, 5)] == pytest.approx(
+        (feature / feature.norm()).numpy(), abs=1e-5
+    )
     with pytest.raises(InputError, match="pieces too long"):
         embedder(bert, 5)([whole])
 

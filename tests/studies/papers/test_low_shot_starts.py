@@ -10,9 +10,9 @@ import pytest
 from groundling.cli import main
 from groundling.command_line.names import TOLD
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.plan import SweepPlan
 from groundling.commands.sweep.steps import steps_of
-from groundling.core.output_types import Answer, Choose
+from groundling.core.output_types import Choose, OpenAnswer
 from groundling.core.registry import instances
 from groundling.tasks import Task
 
@@ -90,7 +90,7 @@ OUTSIDE = "which this row holds back"
 
 def notes_of(path: Path) -> list[str]:
     what = read_sweep(path)
-    return Plan(what, steps_of(what, Path("out"))).notes
+    return SweepPlan(what, steps_of(what, Path("out"))).notes
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.name)
@@ -188,6 +188,6 @@ def test_tasks_whose_texts_tell_their_labels() -> None:
     told = {
         name
         for name, task in instances("tasks", Task).items()
-        if isinstance(task.form, Answer | Choose)
+        if isinstance(task.form, OpenAnswer | Choose)
     }
     assert told == set(TOLD)

@@ -17,9 +17,9 @@ from typing import Any
 import pytest
 
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.plan import Plan
+from groundling.commands.sweep.plan import SweepPlan
 from groundling.commands.sweep.schema import spelt
-from groundling.commands.sweep.steps import Step, steps_of
+from groundling.commands.sweep.steps import SweepStep, steps_of
 
 SWEEPS = Path(__file__).parents[3] / "sweeps"
 Settings = dict[str, Any]
@@ -281,7 +281,7 @@ def of_tokens(file: str, raw: dict[str, str]) -> Settings:
     return settings
 
 
-def uniter(step: Step) -> Settings:
+def uniter(step: SweepStep) -> Settings:
     size = "large" if "large" in step.name else "base"
     if step.command == "pretrain":
         kind = {"VCR": "vcr", "all data": "alldata", "in-domain": "indomain"}
@@ -323,7 +323,7 @@ def of_refcoco(task: str) -> Settings:
     return {"regions": scored if scored == learned else f"{scored} train={learned}"}
 
 
-def villa(step: Step) -> Settings:
+def villa(step: SweepStep) -> Settings:
     size = "large" if "large" in step.name else "base"
     (file,) = [file for file in VILLA if file.startswith(f"train-{short(step.task)}-{size}")]
     raw = VILLA[file]
@@ -340,7 +340,7 @@ def villa(step: Step) -> Settings:
     }
 
 
-def vlbert(step: Step) -> Settings:
+def vlbert(step: SweepStep) -> Settings:
     if step.command == "pretrain":
         return vlbert_pretrained(step)
     if step.task.startswith(("Code: ", "Half: ")):
@@ -348,7 +348,7 @@ def vlbert(step: Step) -> Settings:
     return vlbert_tuned_by_paper(step)
 
 
-def vlbert_pretrained(step: Step) -> Settings:
+def vlbert_pretrained(step: SweepStep) -> Settings:
     paper = PAPER_PRETRAIN
     settings: Settings = {"captions": paper["dataset"], "most_regions": paper["RoIs at most"]}
     name = step.name.removeprefix("pretrain ")
@@ -406,7 +406,7 @@ def of_yaml(file: str) -> Settings:
     return settings
 
 
-def vlbert_tuned_by_code(step: Step) -> Settings:
+def vlbert_tuned_by_code(step: SweepStep) -> Settings:
     kind, _, task = step.task.partition(": ")
     size = "large" if "large" in step.name else "base"
     where = {
@@ -442,7 +442,7 @@ def vlbert_tuned_by_code(step: Step) -> Settings:
     return settings
 
 
-def vlbert_tuned_by_paper(step: Step) -> Settings:
+def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
     if step.task.startswith("VCR"):
         paper: Settings = PAPER_VCR
         more = {
@@ -480,7 +480,7 @@ def vlbert_tuned_by_paper(step: Step) -> Settings:
     }
 
 
-def visualbert(step: Step) -> Settings:
+def visualbert(step: SweepStep) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {
         **{"optimizer": "bertadam", "epsilon": BERT_ADAM["e"], "clip": BERT_ADAM["max_grad_norm"]},
@@ -526,7 +526,7 @@ def visual_part(task: str) -> str:
     return {"VCR Q-A": "-qa", "VCR QA-R": "-qar"}.get(task, "")
 
 
-def visualbert_on_coco(step: Step, file: str) -> Settings:
+def visualbert_on_coco(step: SweepStep, file: str) -> Settings:
     paper = VISUAL_PAPER
     reads = paper["captions"]
     if "Code" in step.name:
@@ -557,7 +557,7 @@ def visualbert_on_coco(step: Step, file: str) -> Settings:
     return settings | visualbert_pixels(step)
 
 
-def visualbert_on_the_task(step: Step, file: str) -> Settings:
+def visualbert_on_the_task(step: SweepStep, file: str) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {"task_answers": "right"}
     assert paper["task-specific"] == "masked language modeling with the image"
@@ -578,7 +578,7 @@ def visualbert_on_the_task(step: Step, file: str) -> Settings:
     return settings | visualbert_pixels(step)
 
 
-def visualbert_pixels(step: Step) -> Settings:
+def visualbert_pixels(step: SweepStep) -> Settings:
     fixed = "fixed" in step.name or "alone" in step.name
     if "VCR" not in step.name or fixed:
         return {}
@@ -592,7 +592,7 @@ def sides() -> Settings:
     }
 
 
-def visualbert_regions(step: Step, folder: str) -> Settings:
+def visualbert_regions(step: SweepStep, folder: str) -> Settings:
     if folder != "VCR":
         return {"regions": VISUAL_PAPER[folder]}
     if "fixed" in step.name or "w-o-COCO" in step.name:
@@ -602,7 +602,7 @@ def visualbert_regions(step: Step, folder: str) -> Settings:
 
 # -- the plans ---------------------------------------------------------------------------------------------------------
 
-PAPERS: dict[str, Callable[[Step], Settings]] = {
+PAPERS: dict[str, Callable[[SweepStep], Settings]] = {
     "uniter.toml": uniter,
     "villa.toml": villa,
     "vlbert.toml": vlbert,
@@ -615,14 +615,14 @@ TRAINED = ("pretrain", "finetune")
 class Planned:
     """A step and the settings that the plan calls the same."""
 
-    step: Step
+    step: SweepStep
     same: tuple[str, ...]
 
 
 @cache
 def planned(file: str) -> tuple[list[Planned], dict[str, str]]:
     what = read_sweep(SWEEPS / file)
-    plan = Plan(what, steps_of(what, Path("out")))
+    plan = SweepPlan(what, steps_of(what, Path("out")))
     found = []
     for step in plan.steps:
         rows = plan.told[step.name].items()
@@ -641,7 +641,7 @@ def approximately(official: Any) -> Any:
     return pytest.approx(official, rel=1e-9) if is_number else official
 
 
-def faults(file: str, step: Step, settings: Settings, titles: dict[str, str]) -> list[str]:
+def faults(file: str, step: SweepStep, settings: Settings, titles: dict[str, str]) -> list[str]:
     """Where a step's settings are not what the official files come to."""
     wrong = []
     for name, official in settings.items():

@@ -11,7 +11,7 @@ import pytest
 
 from groundling.command_line import COMMANDS
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.schema import Note, agrees, defaults_of, spelt
+from groundling.commands.sweep.schema import SettingNote, agrees, defaults_of, spelt
 from groundling.commands.sweep.steps import steps_of
 from groundling.settings.fields import flat
 
@@ -27,7 +27,7 @@ FLAG = re.compile(r"`(\w+) --([\w-]+) ([^` ]+)` \(default")
 class Told:
     """What a file says of one setting, as its plan resolves it."""
 
-    note: Note
+    note: SettingNote
     value: Any
     titles: dict[str, str]
     default: Any
@@ -122,8 +122,8 @@ def test_a_row_that_is_wrong_is_found() -> None:
     """The test can fail: an unknown key, another value, another section, another claim, another default."""
     titles: dict[str, str] = {}
     notes = {
-        "tune.lr": Told(Note("2e-5", "Table 5"), 2e-5, titles, 1e-4),
-        "tune.batch": Told(Note("4", "code", "of a GPU"), 32, titles, 32),
+        "tune.lr": Told(SettingNote("2e-5", "Table 5"), 2e-5, titles, 1e-4),
+        "tune.batch": Told(SettingNote("4", "code", "of a GPU"), 32, titles, 32),
     }
     for cells in (
         ["2e-5", "Table 5", "`tune.lr`", "same"],

@@ -17,7 +17,7 @@ from groundling.command_line.names import published as reported
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import columns
-from groundling.commands.sweep.schema import Note, agrees, mark, slug, spelt
+from groundling.commands.sweep.schema import SettingNote, agrees, mark, slug, spelt
 from groundling.commands.sweep.steps import steps_of
 from groundling.core.registry import instances
 from groundling.settings.fields import changed, configured
@@ -319,7 +319,7 @@ def test_printed_values_are_compared_as_what_they_are(
     titles = {"weights:clip": "ViT-B/32", "data:vcr": "VCR"}
     assert agrees(printed, value, titles) is same
     expected = "same" if same else "differs: so"
-    assert mark(Note(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
+    assert mark(SettingNote(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
     assert mark(None, value, titles) == (
         "input" if "VCR" in printed or "ViT" in printed else "ours"
     )

@@ -18,7 +18,7 @@ from groundling.runs.jobs import Job
 from groundling.runs.report import (
     Panel,
     Picture,
-    Section,
+    ReportSection,
     in_two_widths,
     panels,
     svg_of,
@@ -138,8 +138,11 @@ def test_from_nothing_to_the_report_and_again(
 
 
 def test_full_is_what_the_results_are_of_and_short_a_part_of_it(tmp_path: Path) -> None:
-    full = {job.name: job for job in module._Plan(QuickstartConfig(full=True), tmp_path).jobs()}
-    short = {job.name: job for job in module._Plan(QuickstartConfig(), tmp_path).jobs()}
+    full = {
+        job.name: job
+        for job in module._QuickstartPlan(QuickstartConfig(full=True), tmp_path).jobs()
+    }
+    short = {job.name: job for job in module._QuickstartPlan(QuickstartConfig(), tmp_path).jobs()}
     assert set(short) < set(full) and len(ARMS) == 5
     trained = ("teacher", "teacher-blind", "text encoder")
     steps = {name: full[name].arguments[1].steps for name in trained}
@@ -251,9 +254,9 @@ def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
         tmp_path / "r.html",
         "a < b",
         [
-            Section("p", pictures=[Picture(b"png", 'a "red" thing')]),
-            Section("f", figure="<svg></svg>"),
-            Section("t & u", rows=rows),
+            ReportSection("p", pictures=[Picture(b"png", 'a "red" thing')]),
+            ReportSection("f", figure="<svg></svg>"),
+            ReportSection("t & u", rows=rows),
         ],
         ["s > t"],
         notes=["n"],

@@ -18,7 +18,7 @@ from groundling.core.registry import named
 from groundling.models.clip import clip_text
 from groundling.models.crossmodal import CrossModal, load_crossmodal
 from groundling.models.text import TextEncoder
-from groundling.stats.verdict import Runs
+from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
 GROUNDED = "grounded --base base --other other --task glue/rte --data glue --counts counts.json --tokenizer student"
@@ -30,11 +30,13 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def runs(name: str, examples: list[Example], right: float, seed: int) -> Runs:
+def runs(name: str, examples: list[Example], right: float, seed: int) -> SeedRuns:
     labels = np.array([e.label for e in examples], float)
     rng = np.random.default_rng(seed)
     predictions = np.where(rng.random((4, len(labels))) < right, labels, 1 - labels)
-    return Runs(name, "glue/rte", (0, 1, 2, 3), tuple(e.id for e in examples), labels, predictions)
+    return SeedRuns(
+        name, "glue/rte", (0, 1, 2, 3), tuple(e.id for e in examples), labels, predictions
+    )
 
 
 def captions(place: Path) -> Path:

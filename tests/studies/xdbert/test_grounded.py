@@ -20,7 +20,7 @@ from groundling.data.text.words import stop_words
 from groundling.studies.xdbert.commands import DATA_COUNTS as count
 from groundling.studies.xdbert.commands import CountsConfig
 from groundling.studies.xdbert.grounded import (
-    Grounding,
+    GroundedTokens,
     Split,
     analyse,
     count_pieces,
@@ -60,7 +60,7 @@ def pieces() -> BertTokenizer:
     )
 
 
-def grounding(threshold: int = 100) -> Grounding:
+def grounding(threshold: int = 100) -> GroundedTokens:
     counts = {
         "dog": 101,
         "##s": 300,
@@ -72,7 +72,7 @@ def grounding(threshold: int = 100) -> Grounding:
         "cafe": 200,
     }
     raw = {"dogs": 90, "cat": 400, "café": 200, "the": 9999}
-    return Grounding({"pieces": counts, "words": raw}, pieces(), threshold)
+    return GroundedTokens({"pieces": counts, "words": raw}, pieces(), threshold)
 
 
 def test_stop_words_are_nltks() -> None:
@@ -123,7 +123,7 @@ def test_every_tokenizer_spells_alike(make: object) -> None:
     assert all(
         key.removeprefix("##").isalnum() and key.isascii() for key in found
     )  # no Ġ, no </w>, no é
-    ground = Grounding({"pieces": found, "words": {"dog": 1, "red": 1}}, tokenizer, 0)
+    ground = GroundedTokens({"pieces": found, "words": {"dog": 1, "red": 1}}, tokenizer, 0)
     assert ground.ratio("a red dog!") == ground.ratio("the dog", variant="inherit") == 1
     assert ground.ratio("a red car", variant="words") == 0.5
     assert math.isnan(ground.ratio("the, it's 🐶", variant="inherit"))
@@ -144,11 +144,11 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
     assert (
         table["provenance"]["captions"] == 2 and len(table["provenance"]["files"][str(file)]) == 64
     )
-    assert Grounding.read(tmp_path / "counts.json", pieces(), 1).ratio(
+    assert GroundedTokens.read(tmp_path / "counts.json", pieces(), 1).ratio(
         "a dog, cat dogs"
     ) == pytest.approx(2 / 4)
     with pytest.raises(InputError, match=r"counts.json: counted with another tokenizer"):
-        Grounding.read(tmp_path / "counts.json", words())
+        GroundedTokens.read(tmp_path / "counts.json", words())
     for number, content in enumerate(
         (
             "{}",
@@ -160,7 +160,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
         )
     ):
         with pytest.raises(InputError, match=r"no count table; expected filled"):
-            Grounding.read(put(tmp_path / f"{number}.json", content), pieces())
+            GroundedTokens.read(put(tmp_path / f"{number}.json", content), pieces())
 
 
 def parts(found: Split) -> list[list[int]]:

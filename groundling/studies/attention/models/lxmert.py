@@ -129,7 +129,7 @@ class Lxmert(RegionReader):
         hooks = []
         for name, module in self.model.encoder.named_modules():
             if isinstance(module, LxmertAttention):
-                tell = _Told(name, places, count, attention)
+                tell = _ModuleAttention(name, places, count, attention)
                 hooks.append(module.register_forward_pre_hook(_requested, with_kwargs=True))
                 hooks.append(module.register_forward_hook(tell))
         try:
@@ -144,7 +144,7 @@ class Lxmert(RegionReader):
         self.tokenizer.save_pretrained(folder)
 
 
-class _Told:
+class _ModuleAttention:
     """Tells the maps of one attention module."""
 
     def __init__(

@@ -25,7 +25,7 @@ from groundling.settings.fields import declared, filled
 from groundling.studies.attention.commands import LOOK, LookConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
 from groundling.studies.attention.page.model import Looked
-from groundling.studies.attention.page.pairs import Entity, Pair, Pairs, pairs_of
+from groundling.studies.attention.page.pairs import Entity, Pair, PairSelection, pairs_of
 from groundling.studies.attention.page.views import HEAVY, Mass, Ranked, View, drawn
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ FRAME = 760
 
 @documented
 @dataclass
-class Look:
+class AttentionPage:
     """What several models attend to in images and texts, as pages; shows itself in a notebook."""
 
     title: str
@@ -58,7 +58,7 @@ class Look:
     ranks: Sequence[Ranked | None] = ()
     """Of each model."""
     counts: Mapping[str, int] = field(default_factory=dict)
-    """How many answers changed how, see `Pairs`."""
+    """How many answers changed how, see `PairSelection`."""
     entries: list[dict[str, Any]] = field(default_factory=list)
     """The pairs as the page has them."""
     first: View | None = None
@@ -197,7 +197,7 @@ def look(
     image: str | os.PathLike[str] = "",
     text: str = "",
     **settings: object,
-) -> Look:
+) -> AttentionPage:
     """What models attend to in a photo and a text, to be looked at in a notebook or saved as a page.
 
     Args:
@@ -218,7 +218,7 @@ def look(
         return looked_at(config, pairs_of(config))
 
 
-def looked_at(config: LookConfig, found: Pairs) -> Look:
+def looked_at(config: LookConfig, found: PairSelection) -> AttentionPage:
     """The pages of the pairs that were found; raises InputError for what does not fit or cannot be read."""
     known = [Ranked.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
@@ -238,7 +238,7 @@ def looked_at(config: LookConfig, found: Pairs) -> Look:
         if not config.other_heads:
             ranked.check_model(model.name, model.folder)
     mass = [Mass() for _ in models]
-    made = Look(TITLE, per_page=config.per_page, counts=found.counts)
+    made = AttentionPage(TITLE, per_page=config.per_page, counts=found.counts)
     for pair in found.pairs:
         made.add(pair, _views(pair, models, mass, config.layers))
         for one, ranked in zip(mass, known, strict=False):

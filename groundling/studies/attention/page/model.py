@@ -17,7 +17,7 @@ import torch
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Choose, Pick, Regress
-from groundling.data.regions.inputs import RegionInputs, Seen
+from groundling.data.regions.inputs import ImageSources, RegionInputs
 from groundling.data.regions.samples import Store
 from groundling.data.regions.store import RegionsInMemory
 from groundling.data.regions.stores import SeveralStores
@@ -33,7 +33,7 @@ from groundling.settings.inputs import Finding, RegionInput
 from groundling.studies.attention.inspected_models import is_fine_tuned, match_head
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.models.lxmert import Lxmert
-from groundling.studies.attention.page.views import Answer, Boxes, View, view_of
+from groundling.studies.attention.page.views import ModelAnswer, RegionView, View, view_of
 from groundling.vision.extract import Finder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
@@ -164,10 +164,10 @@ class Looked:
         start = settings_of(facts)
         return replace(start, backbone=self.backbone or start.backbone)
 
-    def _seen(self, image: str, photo: Path) -> Seen:
+    def _seen(self, image: str, photo: Path) -> ImageSources:
         """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
         if isinstance(self.student, PatchReader):
-            return Seen(PatchStore(self.student, {image: photo}))
+            return ImageSources(PatchStore(self.student, {image: photo}))
         seen = self.inputs.look([image], {image: photo})
         for fault in seen.faults.values():
             held = [store.folder for store in self.stores if image in store]
@@ -176,8 +176,8 @@ class Looked:
             raise InputError(f"{photo}: {fault}{where}")
         return seen
 
-    def _boxes(self, image: str, store: Store, row: RegionRow) -> Boxes:
-        return Boxes(row.boxes, row.whole, self._names(image, store, row), self._cuts)
+    def _boxes(self, image: str, store: Store, row: RegionRow) -> RegionView:
+        return RegionView(row.boxes, row.whole, self._names(image, store, row), self._cuts)
 
     def _names(self, image: str, store: Store, row: RegionRow) -> list[str]:
         """What each region is, where a detector or a file says so; the whole image is nothing else."""
@@ -213,7 +213,7 @@ class Looked:
         Raises InputError if the photo cannot be read, or its regions cannot be found.
         """
         notes = []
-        seen = Seen()
+        seen = ImageSources()
         if self.sees and photo is not None:
             (image,) = example.images
             seen = self._seen(image, photo)
@@ -228,7 +228,7 @@ class Looked:
             notes.append("This model reads the photo alone.")
         if sample.dropped:
             notes.append(f"{sample.dropped} pieces of the text did not fit and were cut off.")
-        boxes = Boxes.none()
+        boxes = RegionView.none()
         if seen.store is not None and sample.regions is not None:
             boxes = self._boxes(example.images[0], seen.store, sample.regions)
         view = view_of(self.student, sample, boxes, layers, self.device)
@@ -244,7 +244,9 @@ class Looked:
         )
         return view
 
-    def _answer(self, example: Example, seen: Seen, sample: Sample, boxes: Boxes) -> Answer | None:
+    def _answer(
+        self, example: Example, seen: ImageSources, sample: Sample, boxes: RegionView
+    ) -> ModelAnswer | None:
         """What its head says; None of a model whose own heads are not read, a text encoder or a guest."""
         if self.fitted is not None:
             return answer_of(self.fitted, example, seen, boxes)
@@ -252,7 +254,7 @@ class Looked:
             return None
         return match_of(self.student, self.folder, sample, self.device)
 
-    def _samples(self, example: Example, seen: Seen) -> Samples:
+    def _samples(self, example: Example, seen: ImageSources) -> Samples:
         """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
         if self.fitted is not None:
             (told,) = self.fitted.inputs.told([example])
@@ -288,16 +290,20 @@ SHOWN = 3
 MATCH = "Image and text belong together"
 
 
-def answer_of(fitted: Fitted, example: Example, seen: Seen, boxes: Boxes) -> Answer:
+def answer_of(
+    fitted: Fitted, example: Example, seen: ImageSources, boxes: RegionView
+) -> ModelAnswer:
     """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
 
     `boxes` are those that the page shows, by which it calls a region that is picked.
     """
     form = fitted.form
     if isinstance(form, Choose) and not example.choices:
-        return Answer("No answer: this model chooses among texts, and none are given")
+        return ModelAnswer("No answer: this model chooses among texts, and none are given")
     if form.reads == "phrase" and not example.tags:
-        return Answer("No answer: this model looks for a phrase of the text, and none is named")
+        return ModelAnswer(
+            "No answer: this model looks for a phrase of the text, and none is named"
+        )
     scores = fitted.scores([example], seen, fitted.form_alone)
     (prediction,) = Wording(form, SHOWN).predictions(scores, [example])
 
@@ -308,19 +314,19 @@ def answer_of(fitted: Fitted, example: Example, seen: Seen, boxes: Boxes) -> Ans
             return f"{one.answer:.4g}"
         return str(one.answer) if one.choice is None else one.choice
 
-    return Answer("Answer", [(told(one), one.probability) for one in prediction.best])
+    return ModelAnswer("Answer", [(told(one), one.probability) for one in prediction.best])
 
 
-def match_of(student: SingleStream, folder: str, sample: Sample, device: str) -> Answer:
+def match_of(student: SingleStream, folder: str, sample: Sample, device: str) -> ModelAnswer:
     """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
     if sample.regions is None:
-        return Answer("No answer: this model was trained on no task, and sees no image here")
+        return ModelAnswer("No answer: this model was trained on no task, and sees no image here")
     match = match_head(student, folder, device)
     if match is None:
-        return Answer(
+        return ModelAnswer(
             "No answer: this model was trained on no task, and has no head that tells whether image and text match"
         )
     batch = collate([sample]).to(device)
     with torch.no_grad():
         log_odds = match.explained(student(batch), batch)
-    return Answer(MATCH, [("yes", float(log_odds.sigmoid()))])
+    return ModelAnswer(MATCH, [("yes", float(log_odds.sigmoid()))])

@@ -69,7 +69,7 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Pairs:
+class PairSelection:
     """All that is shown."""
 
     pairs: Sequence[Pair]
@@ -77,12 +77,12 @@ class Pairs:
     """How many answers changed how, by `CHANGES`, shown or not; empty without predictions."""
 
 
-def pairs_of(config: LookConfig) -> Pairs:
+def pairs_of(config: LookConfig) -> PairSelection:
     """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
     counts: dict[str, int] = {}
     data = Path(config.data)
     if config.predictions:
-        columns = Columns.read(config.text_column, config.image_column)
+        columns = PairColumns.read(config.text_column, config.image_column)
         first, second = map(Path, config.predictions)
         found, counts = _changed(first, second, columns, config.gold, config.images, config.first)
     elif config.task:
@@ -91,7 +91,7 @@ def pairs_of(config: LookConfig) -> Pairs:
         wanted = _meant(task.read(data, split_name), config.only, f"{data}, {split_name!r}")
         found = _of_task(wanted, data, config.images, config.first, config.most)
     elif config.data:
-        columns = Columns.read(config.text_column, config.image_column)
+        columns = PairColumns.read(config.text_column, config.image_column)
         found = [pair for _, _, pair in _of_file(data, columns, config.images)]
     else:
         found = [_own(config.text, config.pair, config.image)]
@@ -102,7 +102,7 @@ def pairs_of(config: LookConfig) -> Pairs:
             f"{len(found):,} pairs, and --most is {config.most:,}: pass --first N for the first of them, or a larger "
             f"--most for more pages (of {config.per_page} pairs each, --per-page)"
         )
-    return Pairs(found, counts)
+    return PairSelection(found, counts)
 
 
 def _own(text: str, pair: str, image: str) -> Pair:
@@ -211,7 +211,7 @@ def _phrase(example: Example) -> str:
     return example.text[start:stop]
 
 
-class Columns(NamedTuple):
+class PairColumns(NamedTuple):
     """What is read of a file of one's own."""
 
     texts: tuple[str, ...]
@@ -219,15 +219,15 @@ class Columns(NamedTuple):
     image: str
 
     @staticmethod
-    def read(text: str, image: str) -> Columns:
+    def read(text: str, image: str) -> PairColumns:
         """From flags; raises InputError for more texts than two."""
         texts = split(text)
         check_one_or_two(texts, f"--text-column {text}")
-        return Columns(tuple(texts), image)
+        return PairColumns(tuple(texts), image)
 
 
 def _of_file(
-    path: Path, columns: Columns, images: str
+    path: Path, columns: PairColumns, images: str
 ) -> Iterator[tuple[str, Mapping[str, Any], Pair]]:
     """The rows of a file of one's own: where each is, all it holds, and the pair."""
     _, rows = whole_rows(path, (*columns.texts, columns.image))
@@ -246,7 +246,7 @@ def _of_file(
 
 
 def _changed(
-    first: Path, second: Path, columns: Columns, right: str, images: str, each: int
+    first: Path, second: Path, columns: PairColumns, right: str, images: str, each: int
 ) -> tuple[list[Pair], dict[str, int]]:
     """The pairs whose answers became right, then those that became wrong, and how many there are of each kind.
 

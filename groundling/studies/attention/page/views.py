@@ -15,7 +15,7 @@ import torch
 from groundling.core.batch import Batch, Sample, collate, needed
 from groundling.core.errors import InputError, expecting
 from groundling.data.text.words import spans
-from groundling.models.attention import AttentionMap, Place, Places
+from groundling.models.attention import AttentionMap, Places, PositionKind
 from groundling.models.formats import Student
 from groundling.models.loading import saved_sha256
 from groundling.runs.folder import read_json
@@ -35,7 +35,7 @@ BLOCKS = ((WORDS, WORDS), (WORDS, BOXES), (BOXES, WORDS))
 """Who reads whom, as far as the page shows it: what boxes make of each other would be most of its bytes."""
 OF_PATCHES = (*BLOCKS, (BOXES, BOXES))
 """The same of boxes that are patches."""
-IMAGE_PLACES = (Place.REGION, Place.WHOLE_IMAGE, Place.IMAGE_CLASS)
+IMAGE_PLACES = (PositionKind.REGION, PositionKind.WHOLE_IMAGE, PositionKind.IMAGE_CLASS)
 END = "[END]"
 """What a join's own places at the end are called."""
 STEPS = 255
@@ -47,7 +47,7 @@ HEAVY = 20 * 2**20
 
 
 @dataclass(frozen=True)
-class Word:
+class WordView:
     """A word of the text, or a special piece by itself."""
 
     text: str
@@ -59,7 +59,7 @@ class Word:
 
 
 @dataclass(frozen=True)
-class Boxes:
+class RegionView:
     """What a model sees of an image; a region of a detector, or a patch."""
 
     places: np.ndarray
@@ -72,9 +72,9 @@ class Boxes:
     """They are a photo's patches; what these read of each other is shown, too."""
 
     @staticmethod
-    def none() -> Boxes:
+    def none() -> RegionView:
         """Of a model that reads texts alone."""
-        return Boxes(np.zeros((0, 4), np.float32), np.zeros(0, bool))
+        return RegionView(np.zeros((0, 4), np.float32), np.zeros(0, bool))
 
     def title(self, number: int) -> str:
         """What a figure calls a region: its number, in which the whole image does not count, and its name."""
@@ -85,7 +85,7 @@ class Boxes:
 
 
 @dataclass
-class Layer:
+class LayerView:
     """The attention of one layer."""
 
     name: str
@@ -107,7 +107,7 @@ class Layer:
 
 
 @dataclass(frozen=True)
-class Answer:
+class ModelAnswer:
     """What a model says to an image and a text."""
 
     about: str
@@ -124,12 +124,12 @@ class Answer:
 class View:
     """What one model reads of one image and text, and its attention."""
 
-    words: list[Word]
-    boxes: Boxes
-    layers: list[Layer]
+    words: list[WordView]
+    boxes: RegionView
+    layers: list[LayerView]
     notes: list[str] = field(default_factory=list)
     """What a reader must know, a line each."""
-    answer: Answer | None = None
+    answer: ModelAnswer | None = None
     """What the model says to them."""
 
     def packed(self) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class View:
         layer, _ = self._layer_of(head)
         return float(layer.even[WORDS].max())
 
-    def _layer_of(self, head: str) -> tuple[Layer, int]:
+    def _layer_of(self, head: str) -> tuple[LayerView, int]:
         """The layer of LAYER-HEAD, and the head's number in it."""
         for layer in self.layers:
             names = [f"{layer.number}-{place}" for place in range(layer.heads)]
@@ -196,13 +196,13 @@ def pack(block: np.ndarray) -> str:
 
 
 def view_of(
-    student: Student, sample: Sample, boxes: Boxes, layers: Collection[int], device: str
+    student: Student, sample: Sample, boxes: RegionView, layers: Collection[int], device: str
 ) -> View:
     """Ask a model about one sample of one row, and keep what it attends to; `layers`: only these, none for all.
 
     Raises InputError if it gives no attention maps, or has no such layer.
     """
-    reading = _Reading(sample, student, boxes, layers)
+    reading = _MapCollector(sample, student, boxes, layers)
     batch: Batch = collate([sample]).to(device)
     with torch.no_grad():
         student(batch, attention=reading)
@@ -214,13 +214,13 @@ def view_of(
     return View(reading.words, boxes, reading.told)
 
 
-class _Reading:
+class _MapCollector:
     """Takes the maps of one row as they are made, and keeps them by words and boxes."""
 
     def __init__(
-        self, sample: Sample, student: Student, boxes: Boxes, layers: Collection[int]
+        self, sample: Sample, student: Student, boxes: RegionView, layers: Collection[int]
     ) -> None:
-        self.words: list[Word] = []
+        self.words: list[WordView] = []
         self.word_of: list[int] = []
         for place, word in _words(sample, student):
             if place == len(self.words):
@@ -231,7 +231,7 @@ class _Reading:
         self.boxes = boxes
         self.blocks = OF_PATCHES if boxes.patches else BLOCKS
         self.layers = layers
-        self.told: list[Layer] = []
+        self.told: list[LayerView] = []
         self.weights = 0
         self.seen: set[tuple[str, int]] = set()
 
@@ -272,26 +272,26 @@ class _Reading:
             f"what {told} read of each other in these layers would make a page of more than {HEAVY >> 20} MB; {some}"
         )
 
-    def _layer(self, name: str, number: int, heads: int) -> Layer:
+    def _layer(self, name: str, number: int, heads: int) -> LayerView:
         for layer in self.told:
             if (layer.name, layer.number) == (name, number):
                 return layer
-        self.told.append(Layer(name, number, heads))
+        self.told.append(LayerView(name, number, heads))
         return self.told[-1]
 
     def _sides(self, places: Places) -> dict[str, np.ndarray]:
         """(K, S) and (R, S) of 0 and 1: which word and which box each of S places belongs to."""
         holds = places.holds[0].tolist()
         numbers = places.number[0].tolist()
-        self._make_room(sum(kind == Place.ADDED for kind in holds))
+        self._make_room(sum(kind == PositionKind.ADDED for kind in holds))
         words = np.zeros((len(self.words), len(holds)))
         boxes = np.zeros((len(self.boxes.places), len(holds)))
         for place, (kind, number) in enumerate(zip(holds, numbers, strict=True)):
             if kind in IMAGE_PLACES:
                 boxes[number, place] = 1
-            elif kind == Place.ADDED:
+            elif kind == PositionKind.ADDED:
                 words[self.first_added + number, place] = 1
-            elif kind != Place.PADDING:
+            elif kind != PositionKind.PADDING:
                 words[self.word_of[number], place] = 1
         return {WORDS: words, BOXES: boxes}
 
@@ -303,7 +303,7 @@ class _Reading:
     def _make_room(self, added: int) -> None:
         """Words for what a join adds behind the regions."""
         while len(self.words) < self.first_added + added:
-            self.words.append(Word(END))
+            self.words.append(WordView(END))
 
 
 def _even(weights: np.ndarray, rows: np.ndarray) -> np.ndarray:
@@ -324,7 +324,7 @@ def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
     return summed
 
 
-def _words(sample: Sample, student: Student) -> Iterator[tuple[int, Word]]:
+def _words(sample: Sample, student: Student) -> Iterator[tuple[int, WordView]]:
     """For each piece of a row the number of its word on the page, and the word; special pieces are by themselves."""
     if sample.text is None:
         return
@@ -342,7 +342,7 @@ def _words(sample: Sample, student: Student) -> Iterator[tuple[int, Word]]:
             place = next(next_place)
         before = word if is_raw else -1
         piece = text.engine.id_to_token(int(number)) or "?"
-        yield place, Word(raw[word], int(word)) if is_raw else Word(piece)
+        yield place, WordView(raw[word], int(word)) if is_raw else WordView(piece)
 
 
 # Heat maps of heads: words by boxes, or by the things that a text names (VisualBERT, Figures 1 and 5).
@@ -391,7 +391,7 @@ class Group(NamedTuple):
     """Numbers of its regions; none for an entity that no region shows."""
 
 
-def groups_of(boxes: Boxes, entities: Sequence[Entity], shares: np.ndarray) -> list[Group]:
+def groups_of(boxes: RegionView, entities: Sequence[Entity], shares: np.ndarray) -> list[Group]:
     """The regions of each entity, then the others that some word attends to, one by one and starred.
 
     A region belongs to the entity of the gold box with which its intersection over union is largest, if that is at

@@ -7,7 +7,7 @@ import re
 from numpy.random import Generator
 
 from groundling.core.rng import generator
-from groundling.data.text.parses import ROOT, Parse, Word, written
+from groundling.data.text.parses import ROOT, Parse, ParsedWord, written
 from groundling.studies.worlds.data_sets.files import Record, TaskFiles, spoken
 from groundling.studies.worlds.world import Scene, Thing, side
 
@@ -163,12 +163,12 @@ def parse_of(caption: str, id: str) -> Parse:
     template = UNIT.sub(lambda match: "_" if match[1] else match[2], caption)
     first = [sum(map(len, units[:number])) for number in range(len(units))]
     top = [start + len(unit) - 1 for start, unit in zip(first, units, strict=True)]
-    words: list[Word] = []
+    words: list[ParsedWord] = []
     for number, (unit, row) in enumerate(zip(units, GRAMMAR[template], strict=True)):
         relation, above, tag = row.split()
         head = ROOT if relation == "root" else top[int(above)]
         for form in unit[:-1]:
             own, own_tag = ("det", "DET") if form in ARTICLES else ("amod", "ADJ")
-            words.append(Word(form, top[number], own, own_tag, len(words)))
-        words.append(Word(unit[-1], head, relation, tag, len(words)))
+            words.append(ParsedWord(form, top[number], own, own_tag, len(words)))
+        words.append(ParsedWord(unit[-1], head, relation, tag, len(words)))
     return Parse(tuple(words), tuple(word.form for word in words), id, id)

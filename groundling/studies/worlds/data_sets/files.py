@@ -167,7 +167,7 @@ AnyClaim = TypeVar("AnyClaim", bound=Claim[Any])
 
 
 @dataclass(frozen=True)
-class Round(Generic[AnyClaim]):
+class ClaimRound(Generic[AnyClaim]):
     """A claim, with a scene for each of its answers."""
 
     number: int
@@ -232,7 +232,7 @@ class TaskFiles:
         split: str,
         draw: Callable[[Generator], AnyClaim],
         scenes_each: int = 1,
-    ) -> Iterator[Round[AnyClaim]]:
+    ) -> Iterator[ClaimRound[AnyClaim]]:
         """Claims with a scene for each answer, `scenes_each` an example; no text is used twice for one scene."""
         used: set[tuple[str, int]] = set()
         room = scenes_each * self.most(split)
@@ -247,7 +247,7 @@ class TaskFiles:
             if scenes is None:
                 continue
             used.update((claim.text, scene.image_id) for scene in scenes)
-            yield Round(number, rng, claim, scenes)
+            yield ClaimRound(number, rng, claim, scenes)
             self.texts.add(claim.text.translate(TAGS_AS_WORDS))
             room -= len(scenes)
             number += 1

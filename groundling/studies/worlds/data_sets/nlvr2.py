@@ -6,8 +6,8 @@ from numpy.random import Generator
 
 from groundling.studies.worlds.data_sets.files import (
     Claim,
+    ClaimRound,
     Record,
-    Round,
     TaskFiles,
     draw_looks_of_one,
     fitting,
@@ -44,7 +44,7 @@ def write_nlvr2(files: TaskFiles) -> None:
         files.put(f"nlvr2/{split}.json", *rows)
 
 
-def _rows(files: TaskFiles, split: str, each: Round[Claim[int]]) -> list[Record]:
+def _rows(files: TaskFiles, split: str, each: ClaimRound[Claim[int]]) -> list[Record]:
     rows = []
     for pair, place in enumerate(each.rng.permutation(4).tolist()):
         name = f"{split}-{each.number}-{pair}"

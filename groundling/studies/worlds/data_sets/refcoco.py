@@ -24,14 +24,14 @@ from groundling.studies.worlds.world import Scene, side
 
 
 @dataclass(frozen=True)
-class Expression(Claim[str]):
+class ExpressionClaim(Claim[str]):
     """A thing's looks; the answers are its places, so that none is the likelier."""
 
     looks: tuple[str, ...]
     """What the expression tells."""
 
 
-def draw_expression(rng: Generator) -> Expression:
+def draw_expression(rng: Generator) -> ExpressionClaim:
     """One or two looks."""
     looks = draw_looks_of_one(rng)
 
@@ -41,7 +41,7 @@ def draw_expression(rng: Generator) -> Expression:
             return None
         return side(scene, thing)
 
-    return Expression(spoken(*looks), RELATIONS, answer_of, looks)
+    return ExpressionClaim(spoken(*looks), RELATIONS, answer_of, looks)
 
 
 def write_refcoco(files: TaskFiles) -> None:

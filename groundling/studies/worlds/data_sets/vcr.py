@@ -11,8 +11,8 @@ from groundling.studies.worlds.data_sets.files import (
     KINDS,
     TAGS_AS_WORDS,
     Claim,
+    ClaimRound,
     Record,
-    Round,
     TaskFiles,
     draw_topic,
     spoken,
@@ -72,7 +72,7 @@ def write_vcr(files: TaskFiles) -> None:
         files.put(f"vcr/{split}.jsonl", *rows)
 
 
-def _rows(files: TaskFiles, split: str, each: Round[Still], first: int) -> list[Record]:
+def _rows(files: TaskFiles, split: str, each: ClaimRound[Still], first: int) -> list[Record]:
     """The four lines of a round, numbered from `first`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
     turn = each.rng.permutation(4).tolist()  # of the lines

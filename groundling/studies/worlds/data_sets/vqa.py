@@ -30,14 +30,14 @@ ANSWER_TYPES = {YES_NO: "yes/no", NUMBERS: "number"}
 
 
 @dataclass(frozen=True)
-class Question(Claim[str]):
+class QuestionClaim(Claim[str]):
     """A question of VQA's."""
 
     type: str
     """What it begins with; scores are told apart by it."""
 
 
-def draw_question(rng: Generator) -> Question:
+def draw_question(rng: Generator) -> QuestionClaim:
     """An attribute of a thing known by another one or by its place (2 of 6), yes or no (3), or a number (1)."""
     topic = draw_topic(rng)
     sort = int(rng.integers(6))
@@ -50,21 +50,23 @@ def draw_question(rng: Generator) -> Question:
     return _what(topic)
 
 
-def _how_many(look: str) -> Question:
+def _how_many(look: str) -> QuestionClaim:
     def answer_of(scene: Scene) -> str:
         return str(len(fitting(scene, look)))
 
-    return Question(f"how many things are {look} ?", NUMBERS, answer_of, "how many")
+    return QuestionClaim(f"how many things are {look} ?", NUMBERS, answer_of, "how many")
 
 
-def _is_there(look: str, other_look: str) -> Question:
+def _is_there(look: str, other_look: str) -> QuestionClaim:
     def answer_of(scene: Scene) -> str:
         return "yes" if fitting(scene, look, other_look) else "no"
 
-    return Question(f"is there a {spoken(look, other_look)} ?", YES_NO, answer_of, "is there a")
+    return QuestionClaim(
+        f"is there a {spoken(look, other_look)} ?", YES_NO, answer_of, "is there a"
+    )
 
 
-def _is_the(rng: Generator) -> Question:
+def _is_the(rng: Generator) -> QuestionClaim:
     statement = draw_statement(rng)
 
     def answer_of(scene: Scene) -> str | None:
@@ -74,10 +76,10 @@ def _is_the(rng: Generator) -> Question:
         return "yes" if true else "no"
 
     text = f"is {statement.subject} {statement.predicate} ?"
-    return Question(text, YES_NO, answer_of, "is the")
+    return QuestionClaim(text, YES_NO, answer_of, "is the")
 
 
-def _what(topic: Topic) -> Question:
+def _what(topic: Topic) -> QuestionClaim:
     def answer_of(scene: Scene) -> str | None:
         thing = only(scene, topic.look, where=topic.where)
         if thing is None:
@@ -89,7 +91,7 @@ def _what(topic: Topic) -> Question:
     subject = f"{topic.look} thing"
     if topic.where:
         subject = f"thing {topic.where} the {subject}"
-    return Question(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
+    return QuestionClaim(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
 
 
 def write_vqa(files: TaskFiles) -> None:
