@@ -38,9 +38,9 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 from groundling.core.batch import Example, RegionRow, collate
-from groundling.core.output_types import Choose, Classify
+from groundling.core.output_types import Classification, MultipleChoice
 from groundling.core.rng import generator
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.models.clip import ClipImage, FrozenClip, clip_text
 from groundling.objectives import Objective
@@ -61,7 +61,7 @@ WORDS = 3000
 WANTS = ("clip_image", "clip_text", "clip_words", "clip_word")
 
 
-class Boxes:
+class StoreOfThirtySix:
     """A store of made-up images in memory, each of 36 regions."""
 
     def __init__(self) -> None:
@@ -211,12 +211,12 @@ def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Mod
     live, asked = TeacherSet([clip]).wrap(plain)
     sizes = model.sizes._replace(teacher=clip.width, teacher_image=clip.image_width)
     labels = tuple(str(number) for number in range(options.choices))
-    form = Choose(labels) if options.choices > 1 else Classify(("yes", "maybe", "no"))
+    form = MultipleChoice(labels) if options.choices > 1 else Classification(("yes", "maybe", "no"))
     task = Supervised(sizes, form=form)
     terms = [TargetedImage(sizes), TargetedText(sizes), TargetedWords(sizes)]
     module = ModelWithObjectives(model, [task, *terms])
-    boxes = Boxes()
-    seen = {name: RegionSamples(some, boxes, Seeing()) for name, some in
+    boxes = StoreOfThirtySix()
+    seen = {name: RegionSamples(some, boxes, RegionOptions()) for name, some in
             (("plain", plain), ("kept", kept), ("live", live))}  # fmt: skip
     return {
         "plain": Way(seen["plain"], module, [task], []),

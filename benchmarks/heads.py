@@ -32,7 +32,7 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
 from groundling.studies.attention.importance import Bootstrap, Importance
-from groundling.studies.attention.importance import Drawn as intervals
+from groundling.studies.attention.importance import ImportanceEstimate as intervals
 from groundling.studies.attention.passes import BATCH, AttentionBatch, AttentionPass, read_here
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.vision_language.single_stream import SingleStream

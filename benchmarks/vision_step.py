@@ -35,12 +35,12 @@ from transformers import (
 
 from groundling.core.batch import IGNORE, Batch, RegionRow
 from groundling.core.rng import generator
-from groundling.data.captions.captions import Captioned
+from groundling.data.captions.captions import CaptionedImage
 from groundling.data.regions.samples import CaptionTexts, RegionSamples
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
-from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
+from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
 from groundling.training.loop import ModelWithObjectives
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.visualbert import visualbert
@@ -60,7 +60,7 @@ NAMES = {
 """Hugging Face's names of what is ours beside BERT."""
 
 
-class Boxes:
+class StoreOfTens:
     """A store of made-up images: 10 to 100 regions, 41 on average (adaptive bottom-up attention), made when read."""
 
     def __contains__(self, image: object) -> bool:
@@ -113,7 +113,7 @@ def tokenizer() -> Any:
     return fast(tokenizer_object=engine, pad_token="[PAD]", model_max_length=512)
 
 
-def captioned(images: int) -> list[Captioned]:
+def captioned(images: int) -> list[CaptionedImage]:
     """Images with five captions of 12 pieces on average, spread as COCO's (log-normal, 7 to 50)."""
     out = []
     for number in range(images):
@@ -122,7 +122,7 @@ def captioned(images: int) -> list[Captioned]:
         captions = [
             " ".join(f"w{word}" for word in rng.integers(1000, VOCABULARY, n)) for n in lengths
         ]
-        out.append(Captioned(str(number), f"{number}.jpg", tuple(captions)))
+        out.append(CaptionedImage(str(number), f"{number}.jpg", tuple(captions)))
     return out
 
 
@@ -209,14 +209,14 @@ class Ours(nn.Module):
 WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Ours}
 
 
-def batches(way: str, options: argparse.Namespace) -> Feed:
+def batches(way: str, options: argparse.Namespace) -> BatchSampler:
     """One epoch; the samples and their corruption are the same for all ways, batches are bucketed for ours alone."""
     model, objectives = built(options)
     captions = CaptionTexts(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
-    data = RegionSamples(captions, Boxes())
+    data = RegionSamples(captions, StoreOfTens())
     if way != "here":
         data.lengths = np.zeros(len(data))
-    return Feed(
+    return BatchSampler(
         SamplePlan([DataSource(data)], options.batch, options.steps, seed=0), objectives, 1, 0, 1
     )
 

@@ -42,8 +42,8 @@ SECTIONS: dict[str, dict[str, str]] = {
             "Batch Tokens Regions Windows Aside Perturbation Sample TextRow RegionRow Example Gold collate"
         ),
     },
-    "Encoded: all that a model says": {
-        "groundling.core.batch": "Encoded Sizes",
+    "EncoderOutput: all that a model says": {
+        "groundling.core.batch": "EncoderOutput Sizes",
         "groundling.models.attention": "AttentionMap Places",
     },
     "Objective: what is learned": {
@@ -52,7 +52,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Task: what is asked": {
         "groundling.tasks": "Task",
-        "groundling.core.output_types": "Classify Choose Regress OpenAnswer Pick",
+        "groundling.core.output_types": "Classification MultipleChoice Regression OpenAnswer RegionSelection",
         "groundling.core.metrics": "Metric",
     },
     "The two verbs": {
@@ -63,20 +63,20 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "Models and teachers": {
         "groundling.vision_language.loading": "load_student join_to",
-        "groundling.models.formats": "Student Kind",
+        "groundling.models.formats": "Encoder ModelFormat",
         "groundling.models.text": "TextEncoder",
         "groundling.vision_language.single_stream": "SingleStream",
-        "groundling.models.multimodal_embeddings": "Join Joined",
+        "groundling.models.multimodal_embeddings": "MultimodalEmbeddings EmbeddedSequence",
         "groundling.models.task_heads": "TaskHead HeadContext",
-        "groundling.vision_language": "Design Phase",
+        "groundling.vision_language": "Architecture Phase",
         "groundling.teachers": "Teacher",
     },
     "A fine-tuned model, asked again": {
-        "groundling.prediction": "load Fitted Prediction Candidate",
+        "groundling.prediction": "load FineTunedModel Prediction Candidate",
     },
     "To look at": {
         "groundling.studies.attention.page": "look AttentionPage",
-        "groundling.vision.show": "show_regions Shown",
+        "groundling.vision.show": "show_regions AnnotatedPhoto",
     },
     "Data": {
         "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",

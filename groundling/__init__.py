@@ -51,7 +51,7 @@ FUNCTIONS = (
 """Commands as functions: all but `look`, which is one of its own and gives a page."""
 PLACES = {
     "Batch": "groundling.core.batch",
-    "Encoded": "groundling.core.batch",
+    "EncoderOutput": "groundling.core.batch",
     "Example": "groundling.core.batch",
     "InputError": "groundling.core.errors",
     "Objective": "groundling.objectives",

@@ -4,7 +4,7 @@ from typing import Any, Literal
 
 from groundling.api import Text, Texts
 from groundling.core.batch import Batch as Batch
-from groundling.core.batch import Encoded as Encoded
+from groundling.core.batch import EncoderOutput as EncoderOutput
 from groundling.core.batch import Example as Example
 from groundling.core.batch import Sample as Sample
 from groundling.core.errors import InputError as InputError

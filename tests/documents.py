@@ -23,7 +23,7 @@ CODE = re.compile(
 
 
 @dataclass(frozen=True)
-class Command:
+class TypedCommand:
     """A line that a document tells its reader to type."""
 
     page: str
@@ -44,14 +44,14 @@ class Command:
         return not only_named and not self.line.endswith("...")
 
 
-def commands(page: Path) -> list[Command]:
+def commands(page: Path) -> list[TypedCommand]:
     """Every `groundling COMMAND ...` of a page, in blocks and in running text, from top to bottom."""
-    found: list[Command] = []
+    found: list[TypedCommand] = []
     for is_block, text in parts(page.read_text(encoding="utf-8")):
         if is_block:
             lines = text.replace("\\\n", " ").splitlines()
             codes = [_command(line.split(" #")[0]) for line in lines]
-            found += [Command(page.name, code) for code in codes if code]
+            found += [TypedCommand(page.name, code) for code in codes if code]
         else:
             _add_inline(text, page.name, found)
     return found
@@ -106,13 +106,13 @@ def words(line: str) -> list[str]:
     return shlex.split(line)[1:]
 
 
-def _add_inline(text: str, page: str, found: list[Command]) -> None:
+def _add_inline(text: str, page: str, found: list[TypedCommand]) -> None:
     """Adds the commands in running text to those found before."""
     for match in CODE.finditer(text):
         if match["code"]:
             line = _command(match["code"])
             if line:
-                found.append(Command(page, line))
+                found.append(TypedCommand(page, line))
             continue
         full = [command.line for command in found if command.in_full]
         if match["same"]:
@@ -120,7 +120,7 @@ def _add_inline(text: str, page: str, found: list[Command]) -> None:
         else:
             named = [line for line in full if line.startswith(f"groundling {match['name']} ")]
             line = changed(named[-1], shlex.split(match["change"]))
-        found.append(Command(page, line, in_full=False))
+        found.append(TypedCommand(page, line, in_full=False))
 
 
 def _command(code: str) -> str:

@@ -247,7 +247,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing in the library may catch it."""
 
 
-class Counting(groundling.training.loop.Once):
+class Counting(groundling.training.loop.PlainStep):
     """The ordinary inner step, which counts its calls and can die after the backward pass of one."""
 
     def __init__(self, at: int = 0) -> None:

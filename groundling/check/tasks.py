@@ -14,7 +14,7 @@ from groundling.check.images import check_images, try_images
 from groundling.check.places import CheckedFolder, LayoutMatch, Report, pictures_below
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.captions.files import IMAGES, header_of
 from groundling.data.image_samples import missing_images
 from groundling.data.images import stem
@@ -125,7 +125,7 @@ def _own_file(path: Path, options: OwnFile, report: Report) -> list[str]:
 
 def _own_labels(reader: OwnReader) -> str:
     """How often there is each class, or which numbers there are."""
-    if isinstance(reader.form, Classify):
+    if isinstance(reader.form, Classification):
         counts = Counter(row.label for row in reader.rows)
         told = sorted(reader.form.labels, key=lambda name: -counts[name])[:MOST_LABELS]
         others = f" and {len(counts) - len(told):,} others" if len(counts) > len(told) else ""
@@ -242,7 +242,7 @@ def _labels(task: Task, examples: list[Example]) -> str:
     labels = [e.label for e in examples if isinstance(e.label, int | float)]
     if not labels:
         return ""
-    if isinstance(task.form, Classify):
+    if isinstance(task.form, Classification):
         counts = [f"{name}: {labels.count(i):,}" for i, name in enumerate(task.form.labels)]
         return "; labels " + ", ".join(counts)
     return f"; labels {min(labels):g} to {max(labels):g}, mean {np.mean(labels):.2f}"

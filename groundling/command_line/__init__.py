@@ -10,7 +10,7 @@ from pkgutil import iter_modules
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Leaves, Nothing
+from groundling.runs.outputs import Leaves, NoOutput
 from groundling.runs.progress import is_first
 from groundling.settings.fields import Settings, flag_of, flat, needed
 from groundling.settings.training import Sharing
@@ -68,7 +68,7 @@ class Command:
     @property
     def out(self) -> bool:
         """Whether it has a run folder, or writes a file or folder."""
-        return not isinstance(self.leaves, Nothing)
+        return not isinstance(self.leaves, NoOutput)
 
     @property
     def place(self) -> str:

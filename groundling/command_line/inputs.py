@@ -113,7 +113,7 @@ CHECKS: Mapping[Input | None, Check] = {
     Input.MODEL_OR_RANDOM: model_or_random,
     Input.OBJECT: own_object,
     Input.TASK: lambda flag, word: check_name("tasks", "Task", word),
-    Input.DESIGN: lambda flag, word: check_name("vision_language", "Design", word),
+    Input.DESIGN: lambda flag, word: check_name("vision_language", "Architecture", word),
     Input.INNER: lambda flag, word: check_name("training.inner_steps", "InnerPart", word),
 }
 """How to ask whether what a setting names is there."""
@@ -133,7 +133,7 @@ def check_inputs(
     """
     # What is wrong with a name is told without a look at the disk.
     for group, one in sorted(flat(settings), key=lambda pair: pair[1].input not in NAMES):
-        # What a `Kind` of your own loads may be anything.
+        # What a `ModelFormat` of your own loads may be anything.
         is_model = one.input in (Input.MODEL, Input.WEIGHTS)
         if one.input not in CHECKS or (is_model and vars(group).get("kind")):
             continue

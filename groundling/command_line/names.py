@@ -159,7 +159,7 @@ def check_inner(name: str, options: Adversarial) -> None:
 
 
 @dataclass(frozen=True)
-class Reported:
+class PublishedScores:
     """A paper's numbers of one system."""
 
     name: str
@@ -170,4 +170,4 @@ class Reported:
 
 def published() -> dict[str, Mapping[str, float]]:
     """The numbers of every system that a paper reports, by its name, then by task."""
-    return {name: one.scores for name, one in instances("published", Reported).items()}
+    return {name: one.scores for name, one in instances("published", PublishedScores).items()}

@@ -12,7 +12,7 @@ from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.core.registry import named
 from groundling.runs.folder import check_file, disk_errors, write_whole
-from groundling.runs.outputs import Nothing, Written
+from groundling.runs.outputs import NoOutput, OutputFile
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import CaptionColumns, OwnFile
@@ -55,7 +55,7 @@ CHECK = Command(
     common="folder text label image",
     positional=("--folder",),
     speaks=True,
-    leaves=Nothing(),
+    leaves=NoOutput(),
 )
 
 
@@ -128,7 +128,7 @@ SHOW = Command(
     positional=("--store", "--image"),
     file="regions.png",
     writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
-    leaves=Written(),
+    leaves=OutputFile(),
 )
 
 
@@ -190,5 +190,5 @@ PARTITION = Command(
     example="groundling data partition --task vcr/answer --data vcr_data --per 100 --out few.json",
     common="task data per by seed",
     rules=check_partition,
-    leaves=Written(),
+    leaves=OutputFile(),
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Nothing
+from groundling.runs.outputs import NoOutput
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, needed
 from groundling.settings.inputs import Asking, Saved
@@ -50,5 +50,5 @@ COMMAND = Command(
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",
     common="model data split images regions all-seeds cpu",
-    leaves=Nothing(),
+    leaves=NoOutput(),
 )

@@ -14,14 +14,14 @@ from groundling.command_line import Command
 from groundling.core.errors import InputError, refuse
 from groundling.data.tables import ROWS
 from groundling.runs.folder import check_file, json_text, plain, write_new
-from groundling.runs.outputs import Written
+from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import Work, is_first
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.inputs import Asking, Saved
 
 if TYPE_CHECKING:
-    from groundling.prediction.inputs import InputRow, Sight
-    from groundling.prediction.loaded import Loaded
+    from groundling.prediction.inputs import ImageLookup, InputRow
+    from groundling.prediction.loaded import LoadedModel
     from groundling.prediction.predictions import Prediction, Wording
     from groundling.tasks import Task
 
@@ -104,11 +104,11 @@ def _refuse(faults: Sequence[str]) -> None:
 
 
 def _asked(
-    model: Loaded,
+    model: LoadedModel,
     task: Task,
     lines: Sequence[InputRow],
     wording: Wording,
-    sight: Sight,
+    sight: ImageLookup,
     skip_bad: bool,
 ) -> tuple[dict[int, Prediction], dict[int, str], int]:
     """The answers by line, why the other lines have none, and how many pieces of texts were cut off."""
@@ -177,5 +177,5 @@ COMMAND = Command(
     common="model data images regions best all-seeds cpu",
     file="answers.csv",
     rules=check,
-    leaves=Written(),
+    leaves=OutputFile(),
 )

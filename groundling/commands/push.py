@@ -10,7 +10,7 @@ from groundling.command_line import COMMANDS, SHARED, Command
 from groundling.core.errors import InputError, expecting
 from groundling.models.hub import check_repository
 from groundling.runs.folder import finished, read_json
-from groundling.runs.outputs import Nothing
+from groundling.runs.outputs import NoOutput
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings, at_least, needed
 from groundling.settings.training import Sharing
@@ -122,5 +122,5 @@ COMMAND = Command(
     example="groundling push runs/my_clip --to my-name/my-clip",
     common="run to model-seed private",
     positional=("--run",),
-    leaves=Nothing(),
+    leaves=NoOutput(),
 )

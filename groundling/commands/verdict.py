@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from groundling.command_line import Command
 from groundling.command_line.names import published
 from groundling.core.errors import InputError, check_known
-from groundling.runs.outputs import Written
+from groundling.runs.outputs import OutputFile
 from groundling.runs.progress import Work
 from groundling.settings.fields import Input, Settings
 from groundling.settings.inputs import named_folder
@@ -95,5 +95,5 @@ COMMAND = Command(
     common="runs published",
     speaks=True,
     rules=check,
-    leaves=Written(("verdict.json*",)),
+    leaves=OutputFile(("verdict.json*",)),
 )

@@ -1,4 +1,4 @@
-"""What a model may see (`Batch`) and all that a model says (`Encoded`).
+"""What a model may see (`Batch`) and all that a model says (`EncoderOutput`).
 
 Sizes, everywhere: B samples, C choices of each (1 unless the task is multiple choice), N = B x C rows, T text pieces,
 K raw words, W windows of S pieces, V visual-side pieces, R regions, D/E widths. Inputs and features come by row, the
@@ -465,7 +465,7 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
 
 @documented
 @dataclass(frozen=True)
-class Encoded:
+class EncoderOutput:
     """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
 
     text: Tensor | None = None

@@ -36,7 +36,7 @@ def documented(kind: Class) -> Class:
     A decorator that stands above `@dataclass`, or above a class of any other kind with annotated fields.
     """
     # mypy holds `__doc__` for a text; Python asks what is there for one whenever it is read.
-    type.__setattr__(kind, "__doc__", _Lazy(inspect.cleandoc(kind.__doc__ or "")))
+    type.__setattr__(kind, "__doc__", _LazyDoc(inspect.cleandoc(kind.__doc__ or "")))
     return kind
 
 
@@ -64,7 +64,7 @@ def listed(told: Iterable[FieldDoc]) -> list[str]:
 def summary_of(kind: type[Any]) -> str:
     """The class's docstring as it is written, without its fields."""
     written = vars(kind).get("__doc__")
-    return written.summary if isinstance(written, _Lazy) else inspect.cleandoc(written or "")
+    return written.summary if isinstance(written, _LazyDoc) else inspect.cleandoc(written or "")
 
 
 _WRAPPER = textwrap.TextWrapper(
@@ -72,7 +72,7 @@ _WRAPPER = textwrap.TextWrapper(
 )
 
 
-class _Lazy:
+class _LazyDoc:
     """A class's `__doc__` that is put together when it is read."""
 
     def __init__(self, summary: str) -> None:
@@ -123,7 +123,7 @@ def _of_group(kind: type[Any], hint: str) -> str:
     """What the class of a field says of itself, if it is a documented one and stands in the module of `kind`."""
     group = vars(sys.modules[kind.__module__]).get(hint)
     written = vars(group).get("__doc__") if isinstance(group, type) else None
-    if not isinstance(written, _Lazy):
+    if not isinstance(written, _LazyDoc):
         return ""
     first, *_ = written.summary.split("\n\n")
     return f"{' '.join(first.split())} See `{hint}`."

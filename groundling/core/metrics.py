@@ -307,7 +307,7 @@ SCORE = Metric(
     classes=False,
     graded=True,
 )
-"""Mean score of the predicted answer, for answers that are right to a degree: labels (N, K, 2), see `forms.Answer`.
+"""Mean score of the predicted answer, for answers that are right to a degree: labels (N, K, 2) (`OpenAnswer`).
 
 What papers on VQA report as local accuracy, not quite the official one.
 """

@@ -19,21 +19,22 @@ from torch import Tensor
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
 
-AnyForm = TypeVar("AnyForm", bound="Form")
+AnyOutputType = TypeVar("AnyOutputType", bound="OutputType")
 
 
-class Form(Protocol):
+class OutputType(Protocol):
     """The shape of a task's answer; any object with these members is one.
 
-    ============  ==========================  ==================================================  ===================
-    form          outputs of the head         labels                                              prediction
-    ============  ==========================  ==================================================  ===================
-    `Classify`    (B, classes)                (B,) class                                          class
-    `Choose`      (B, C), or (B, 2 C)         (B,) number of the right choice                     number of the choice
-    `Regress`     (B, 1)                      (B,) float                                          the number
-    `OpenAnswer`      (B, answers)                (B,) class, (B, answers), or pairs (B, K, 2)        class of the answer
-    `Pick`        (B, R)                      (B, R): 1 right, 0 wrong, below 0 no region         number of the region
-    ============  ==========================  ==================================================  ===================
+    =================  =====================  ===========================================  ====================
+    form               outputs of the head    labels                                       prediction
+    =================  =====================  ===========================================  ====================
+    `Classification`   (B, classes)           (B,) class                                   class
+    `MultipleChoice`   (B, C), or (B, 2 C)    (B,) number of the right choice              number of the choice
+    `Regression`       (B, 1)                 (B,) float                                   the number
+    `OpenAnswer`       (B, answers)           (B,) class, (B, answers), or pairs           class of the answer
+                                              (B, K, 2)
+    `RegionSelection`  (B, R)                 (B, R): 1 right, 0 wrong, below 0 no region  number of the region
+    =================  =====================  ===========================================  ====================
     """
 
     @property
@@ -78,7 +79,7 @@ class Form(Protocol):
 
 @documented
 @dataclass(frozen=True)
-class Classify(Form):
+class Classification(OutputType):
     """One of several classes."""
 
     reads: ClassVar[Literal["first"]] = "first"
@@ -88,7 +89,7 @@ class Classify(Form):
     kind: Literal["ce", "bce", "each"] = "ce"
     """Loss: `ce`, one softmax over classes; `bce`, each class by itself (UNITER's SNLI-VE, VL-BERT's VCR).
 
-    `each` is for `Choose` alone, and described there.
+    `each` is for `MultipleChoice` alone, and described there.
     """
 
     @property
@@ -121,7 +122,7 @@ class Classify(Form):
 
 @documented
 @dataclass(frozen=True)
-class Choose(Classify):
+class MultipleChoice(Classification):
     """One of the example's own choices, each of which is an input and gets one score.
 
     `labels` are the numbers of the choices as the files spell them. With kind `each` a choice gets two scores, wrong
@@ -150,7 +151,7 @@ class Choose(Classify):
 
 @documented
 @dataclass(frozen=True)
-class Regress(Form):
+class Regression(OutputType):
     """A number; squared error."""
 
     reads: ClassVar[Literal["first"]] = "first"
@@ -192,7 +193,7 @@ class Regress(Form):
 
 @documented
 @dataclass(frozen=True)
-class OpenAnswer(Form):
+class OpenAnswer(OutputType):
     """One of many answers, of which several may be right to a degree."""
 
     reads: ClassVar[Literal["first"]] = "first"
@@ -288,7 +289,7 @@ class OpenAnswer(Form):
 
 @documented
 @dataclass(frozen=True)
-class Pick(Form):
+class RegionSelection(OutputType):
     """One of the regions, each of which gets one score: for an expression, or for every phrase of a caption."""
 
     reads: Literal["regions", "phrase"] = "regions"
@@ -334,14 +335,14 @@ class Pick(Form):
         return str(int(prediction))
 
 
-def with_loss(form: AnyForm, kind: str) -> AnyForm:
+def with_loss(form: AnyOutputType, kind: str) -> AnyOutputType:
     """The form with another kind of loss; raises InputError if it has no such kind, or one with other outputs."""
     kinds = [one for one in get_args(get_type_hints(type(form)).get("kind")) if one != "each"]
     if kind not in kinds:
         raise InputError(
             f"--head-loss {kind}: this task's answers are trained with {' or '.join(kinds) or 'one loss alone'}"
         )
-    changed: AnyForm = replace(form, kind=kind)  # type: ignore[type-var]
+    changed: AnyOutputType = replace(form, kind=kind)  # type: ignore[type-var]
     if changed.outputs != form.outputs:
         raise InputError(
             f"--head-loss {kind}: this head gives {form.outputs} scores, {kind} reads {changed.outputs}; "

@@ -105,7 +105,7 @@ def _find(name: str, path: Sequence[str] | None) -> ModuleSpec | None:
     if not name.rpartition(".")[2].isidentifier():
         return None
     for finder in sys.meta_path:
-        if isinstance(finder, _Here) or not hasattr(finder, "find_spec"):
+        if isinstance(finder, _WorkingDirectoryFinder) or not hasattr(finder, "find_spec"):
             continue
         spec = finder.find_spec(name, path)
         if spec is not None:
@@ -138,7 +138,7 @@ def _imported(file: Path, module: str, is_package: bool) -> set[str]:
 # -- the working directory ---------------------------------------------------------------------------------------------
 
 
-class _Here:
+class _WorkingDirectoryFinder:
     """Finds those modules of a working directory that the user named, and what they import, and nothing else there.
 
     A library that looks whether another one is installed does not find a file of that name beside the data.
@@ -156,7 +156,7 @@ class _Here:
         return PathFinder.find_spec(name, [place]) if place and path is None else None
 
 
-_HERE = _Here()
+_HERE = _WorkingDirectoryFinder()
 
 
 def importable(module: str) -> None:

@@ -15,7 +15,7 @@ from PIL import Image
 
 from groundling.core.batch import Example, RegionRow, Sample, Tags, needed
 from groundling.core.errors import InputError, naming
-from groundling.data.captions.captions import Captioned
+from groundling.data.captions.captions import CaptionedImage
 from groundling.data.images import (
     PICTURES,
     Picture,
@@ -96,7 +96,7 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     return replace(row, boxes=boxes, cover=cover)
 
 
-class Pictured:
+class PictureSamples:
     """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (as VL-BERT's release does)."""
 
     def __init__(
@@ -145,7 +145,7 @@ class Pictured:
         return np.asarray(scaled).transpose(2, 0, 1)
 
 
-class Mirrored:
+class MirroredSamples:
     """Samples with pictures, in half of the draws mirrored, with boxes and segments (VL-BERT's release, FLIP_PROB).
 
     A draw is keyed by the sample's own generator. For training alone, and for models that see the picture: boxes of
@@ -225,8 +225,8 @@ def missing_images(folder: Path, missing: Sequence[str]) -> str:
 
 
 def decodable(
-    images: Sequence[Captioned], folder: str | Path, skip: bool = False
-) -> tuple[list[Captioned], list[str]]:
+    images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
+) -> tuple[list[CaptionedImage], list[str]]:
     """The images in `folder` that decode, and the files of those that do not.
 
     Raises:
@@ -317,7 +317,7 @@ class CaptionSamples:
 
     def __init__(
         self,
-        images: Sequence[Captioned],
+        images: Sequence[CaptionedImage],
         folder: str | Path,
         size: int,
         captions: WindowInput,

@@ -94,7 +94,7 @@ class Samples(Protocol):
         ...
 
 
-class Each(Sequence[Item], Generic[Item]):
+class LazySequence(Sequence[Item], Generic[Item]):
     """What a function says of every number, as a sequence that takes no memory."""
 
     def __init__(self, length: int, call: Callable[[int], Item]) -> None:
@@ -122,8 +122,10 @@ class Subset:
         self.samples = samples
         self.start = start
         self.count = stop - start
-        self.ids: Sequence[str] = Each(self.count, lambda number: samples.ids[start + number])
-        self.images: Sequence[Sequence[str]] = Each(
+        self.ids: Sequence[str] = LazySequence(
+            self.count, lambda number: samples.ids[start + number]
+        )
+        self.images: Sequence[Sequence[str]] = LazySequence(
             self.count, lambda number: samples.images[start + number]
         )
 
@@ -145,7 +147,7 @@ class Subset:
         return self.samples.get([self.start + int(index) for index in indices], rngs)
 
 
-class Changed:
+class MappedSamples:
     """Samples that are changed as they are read, each by itself."""
 
     def __init__(self, samples: Samples, change: Callable[[Sample], Sample]) -> None:

@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Sizes
+from groundling.core.batch import Batch, EncoderOutput, Sizes
 from groundling.core.errors import InputError, expecting, naming
 from groundling.core.output_types import OpenAnswer
 from groundling.models.attention import Watch
 from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
-from groundling.models.formats import Kind, Student
+from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
 from groundling.models.task_heads import HEAD, HeadContext, TaskHead, answer
@@ -61,7 +61,7 @@ def load_base(source: str) -> Base:
     return Base(source, image, text, tokenizer)
 
 
-class ClipAdapter(Student):
+class ClipAdapter(Encoder):
     """Layers over CLIP's embeddings of each row's image and text, E numbers each; CLIP itself gets no gradient.
 
     `mlp` with `concat` reads both as one vector (2E), and its last Linear is the head's; with `cosine` each side has
@@ -111,19 +111,19 @@ class ClipAdapter(Student):
         """None of its own; CLIP's stay as they are."""
         return nn.ModuleList()
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """`pooled` (N, P), P as in `sizes`, from the features `clip_image` and `clip_text` (N, E)."""
         batch.require((f"features.{IMAGE}", f"features.{TEXT}"), "an adapter over CLIP")
         image = batch.features[IMAGE].float()
         text = batch.features[TEXT].float()
         if self.options.adapter == "attention":
             first = self.first.expand(len(image), -1)
-            return Encoded(pooled=self.attend(torch.stack([first, image, text], 1))[:, 0])
+            return EncoderOutput(pooled=self.attend(torch.stack([first, image, text], 1))[:, 0])
         if self.options.fusion == "cosine":
             cosine = F.cosine_similarity(self.of_image(image), self.of_text(text), dim=-1)
-            return Encoded(pooled=(self.scale.exp() * cosine).unsqueeze(-1))
+            return EncoderOutput(pooled=(self.scale.exp() * cosine).unsqueeze(-1))
         both = self.mix(torch.cat([image, text], -1))
-        return Encoded(pooled=F.gelu(both) if len(self.mix) else both)
+        return EncoderOutput(pooled=F.gelu(both) if len(self.mix) else both)
 
     def export(self, folder: Path) -> None:
         """The adapter's weights, and which CLIP it stands on."""
@@ -165,7 +165,7 @@ class AdapterHead(TaskHead):
         is_answer = width == 1 and reading.outputs == 1
         self.classify = nn.Identity() if is_answer else answer(width, reading.outputs)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs)."""
         outputs: Tensor = self.classify(encoded.pooled)
         return outputs
@@ -196,4 +196,4 @@ def load_adapter(source: str | Path) -> ClipAdapter:
     return model
 
 
-KIND = Kind("adapter over CLIP", is_adapter, load_adapter)
+KIND = ModelFormat("adapter over CLIP", is_adapter, load_adapter)

@@ -30,7 +30,7 @@ from transformers import (
 
 from groundling.core.batch import (
     Batch,
-    Encoded,
+    EncoderOutput,
     Example,
     Sample,
     Sizes,
@@ -43,7 +43,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import WindowInput
 from groundling.data.text.words import spans
 from groundling.models.attention import AttentionMap, Watch, places_of_windows, watching
-from groundling.models.formats import Kind, Student
+from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.loading import (
     load_config,
     load_processor,
@@ -380,7 +380,7 @@ def load_frozen_clip(source: str | Path) -> FrozenClip:
     return FrozenClip(load_clip_image(source), *load_clip_text(source))
 
 
-class ClipEncoder(Student):
+class ClipEncoder(Encoder):
     """A CLIP-like text tower as a text encoder by itself (XDBERT Table 1, first row).
 
     The paper does not say how it reads pairs. Here the mean text feature of the first text's windows stands beside that
@@ -402,7 +402,7 @@ class ClipEncoder(Student):
         """The tower's token embeddings."""
         return self.clip.words
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """`pooled` (N, 2E), from the windows' text features (W, E); `attention` as in `ClipText`."""
         windows = needed(batch.clip, "clip", "a CLIP text tower")
         _, features = self.clip(windows, attention)
@@ -410,7 +410,7 @@ class ClipEncoder(Student):
         both = 2 * windows.key_mask.shape[0]
         total = features.new_zeros(both, features.shape[1]).index_add(0, place, features)
         number = torch.bincount(place, minlength=both).clamp(min=1).unsqueeze(-1)
-        return Encoded(pooled=(total / number).view(-1, 2 * features.shape[1]))
+        return EncoderOutput(pooled=(total / number).view(-1, 2 * features.shape[1]))
 
     def export(self, folder: Path) -> None:
         """Write the tower as `save_clip_text` does, with its tokenizer."""
@@ -453,7 +453,7 @@ class TwoTowers(nn.Module):
         self.register_buffer("std", std, persistent=False)
         self.sizes = Sizes()
 
-    def forward(self, batch: Batch) -> Encoded:
+    def forward(self, batch: Batch) -> EncoderOutput:
         """Unit-length embeddings of both sides and CLIP's learned scale; either side may be absent.
 
         Raises InputError if a caption has more than one window.
@@ -466,7 +466,7 @@ class TwoTowers(nn.Module):
             pixels = (batch.pixels.float() / self.white - self.mean) / self.std
             image = F.normalize(self.clip.get_image_features(pixels).pooler_output, dim=-1)
         scale = self.clip.logit_scale.exp()
-        return Encoded(text_embedding=text, image_embedding=image, scale=scale)
+        return EncoderOutput(text_embedding=text, image_embedding=image, scale=scale)
 
     def _text(self, windows: Windows, captions: int) -> Tensor:
         if len(windows.ids) != captions:
@@ -523,7 +523,9 @@ def _is_tower(source: str) -> bool:
     return model_type(source) in CLIP_LIKE
 
 
-TOWER = Kind("CLIP-like text tower", _is_tower, lambda source: ClipEncoder(*load_clip_text(source)))
+TOWER = ModelFormat(
+    "CLIP-like text tower", _is_tower, lambda source: ClipEncoder(*load_clip_text(source))
+)
 
 IMAGE_MEAN = [0.48145466, 0.4578275, 0.40821073]
 IMAGE_STD = [0.26862954, 0.26130258, 0.27577711]

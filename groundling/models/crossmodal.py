@@ -11,12 +11,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedConfig, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, EncoderOutput, needed
 from groundling.core.errors import InputError, expecting, reading
 from groundling.data.samples import TextInput, WindowInput
 from groundling.models.attention import AttentionMap, Places, Watch, places_of_clip, places_of_text
 from groundling.models.clip import TUNING_WINDOWS, ClipText, load_clip_text, save_clip_text
-from groundling.models.formats import Kind, Student
+from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.text import TextEncoder, load_text_encoder
 
 
@@ -154,7 +154,7 @@ def cross_layers(config: PreTrainedConfig, clip: ClipText, layers: int) -> nn.Mo
     )
 
 
-class CrossModal(Student):
+class CrossModal(Encoder):
     """XDBERT during adaptation (Section 2.1): any text encoder, any CLIP-like text tower, `layers` cross-modal layers.
 
     New weights keep PyTorch's default initialisation, as in the release (Splend1d/XDBERT, utils_model.py).
@@ -179,14 +179,14 @@ class CrossModal(Student):
             visual=clip.width, clip_table=(vocabulary, width), pooled=0
         )
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Both sides alone (`text`, `visual`) and after meeting (`joint_text`, `joint_visual`).
 
         `attention` is told the four maps of every cross-modal layer, named by who reads whom.
         """
         tokens = needed(batch.text, "text", "a cross-modal model")
         windows = needed(batch.clip, "clip", "a cross-modal model")
-        alone: Encoded = self.text(batch)
+        alone: EncoderOutput = self.text(batch)
         text = needed(alone.text, "text", "a cross-modal model")
         visual = windows.join(self.clip(windows)[0])
         clip = visual
@@ -255,4 +255,4 @@ def _is_cross_modal(source: str) -> bool:
     return (Path(source) / LAYERS).exists()
 
 
-WHOLE = Kind("cross-modal model", _is_cross_modal, load_crossmodal)
+WHOLE = ModelFormat("cross-modal model", _is_cross_modal, load_crossmodal)

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from groundling.core.batch import Batch, Encoded, Sizes
+from groundling.core.batch import Batch, EncoderOutput, Sizes
 from groundling.core.documented import documented
 from groundling.data.regions.inputs import Source
 from groundling.data.samples import TextInput, WindowInput
@@ -17,7 +17,7 @@ from groundling.models.attention import Watch
 
 
 @documented
-class Student(nn.Module):
+class Encoder(nn.Module):
     """A model with a text-only path: every task on text can be put to it. Abstract."""
 
     sizes: Sizes
@@ -31,17 +31,17 @@ class Student(nn.Module):
         """The table of its input words."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """What it says of a batch that was made by its own `inputs`; `attention` is told its maps, if it has any."""
         raise NotImplementedError
 
     def export(self, folder: Path) -> None:
-        """Write a folder from which its `Kind` loads the model again."""
+        """Write a folder from which its `ModelFormat` loads the model again."""
         raise NotImplementedError
 
 
 @documented
-class RegionReader(Student):
+class RegionReader(Encoder):
     """A model that reads regions beside the text, or has patches in their place. Abstract."""
 
     reads: Source = "features"
@@ -73,25 +73,25 @@ class RegionReader(Student):
 
 @documented
 @dataclass(frozen=True)
-class Kind:
+class ModelFormat:
     """A kind of model folder that is not a plain Hugging Face text encoder."""
 
     name: str
     """What messages call it."""
     fits: Callable[[str], bool]
     """Whether a hub id or folder holds one."""
-    load: Callable[[str], Student]
+    load: Callable[[str], Encoder]
     """The model of that hub id or folder."""
 
 
 @documented
 @dataclass(frozen=True)
-class Viewed:
-    """A kind of model folder that `groundling look` shows otherwise than a `Kind` loads it."""
+class InspectionFormat:
+    """A kind of model folder that `groundling look` shows otherwise than a `ModelFormat` loads it."""
 
     name: str
     """What messages call it."""
     fits: Callable[[str], bool]
     """Whether a hub id or folder holds one."""
-    load: Callable[[str], Student]
+    load: Callable[[str], Encoder]
     """What is shown of that hub id or folder."""

@@ -24,7 +24,7 @@ from groundling.models.text import embedded_words
 
 
 @documented
-class Joined(NamedTuple):
+class EmbeddedSequence(NamedTuple):
     """One sequence of both modalities, embedded: S places."""
 
     states: Tensor
@@ -48,7 +48,7 @@ class RegionPooling(NamedTuple):
 
 
 @documented
-class Join(nn.Module):
+class MultimodalEmbeddings(nn.Module):
     """From BERT's embedding module and a batch to one sequence; without regions, to the text's alone."""
 
     kind: ClassVar[str]
@@ -81,7 +81,7 @@ class Join(nn.Module):
         """How texts of at most `max_length` pieces become its input; for most joins as for BERT."""
         return TextInput(tokenizer, max_length)
 
-    def forward(self, embeddings: Any, batch: Batch) -> Joined:
+    def forward(self, embeddings: Any, batch: Batch) -> EmbeddedSequence:
         """Text and regions of a batch through `embeddings`, BERT's own module, and the join.
 
         Raises InputError if the regions' features have another width than the join reads.
@@ -97,7 +97,9 @@ class Join(nn.Module):
         text_places = slice(0, text.shape[1])
         region_places = slice(text.shape[1], mask.shape[1])
         added = states.shape[1] - mask.shape[1]
-        return Joined(states, F.pad(mask, (0, added), value=True), text_places, region_places)
+        return EmbeddedSequence(
+            states, F.pad(mask, (0, added), value=True), text_places, region_places
+        )
 
     def _parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """What `parts` returns; raises InputError if that is something else than the two, or of other lengths."""

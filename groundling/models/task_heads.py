@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Example, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.output_types import Form
+from groundling.core.output_types import OutputType
 from groundling.data.samples import mask_id_of
 from groundling.models.heads import Pooler
 from groundling.models.multimodal_embeddings import fresh
@@ -28,7 +28,7 @@ class HeadContext:
 
     sizes: Sizes
     """Widths of the model's outputs."""
-    form: Form
+    form: OutputType
     """The shape of the task's answer."""
     tokenizer: PreTrainedTokenizerBase | None = None
     """The text encoder's; None if the head asks nothing of its own."""
@@ -55,7 +55,7 @@ class TaskHead(nn.Module):
     """Whether its paper sees of each region only what its object fills."""
 
     @classmethod
-    def trained_on(cls, form: Form) -> Form:
+    def trained_on(cls, form: OutputType) -> OutputType:
         """The task's form with the loss of this head's paper, which may want other outputs."""
         return replace(form, kind=cls.loss) if cls.loss else form  # type: ignore[type-var]
 
@@ -67,14 +67,14 @@ class TaskHead(nn.Module):
         """Layers that an earlier run may have trained, and what its file of heads calls them."""
         return []
 
-    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+    def count(self, labels: Tensor, choices: int, form: OutputType) -> int:
         """Over how many items the mean of the loss is taken, of labels (B, ...) of so many choices each: samples.
 
         `form` is the one that it is trained with.
         """
         return len(labels)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Outputs (N, outputs) by row, or (N, R) where regions are scored. Abstract."""
         raise NotImplementedError
 
@@ -115,7 +115,7 @@ class FirstPosition(TaskHead):
         """A cross-modal model's pooler, which `Match` trained."""
         return [] if self.pooler is None else [(self.pooler, "match.pooler")]
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the pooled first position."""
         if self.pooler is None:
             pooled = needed(encoded.pooled, "pooled", "a task head")
@@ -138,7 +138,7 @@ class RawFirst(TaskHead):
             raise InputError("--raw-first: this task's answers are not read at the first position")
         self.classify = answer(reading.sizes.text, reading.outputs)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the first position."""
         states = needed(encoded.text, "text", "a task head")
         outputs: Tensor = self.classify(states[:, 0])
@@ -158,7 +158,7 @@ class EachRegion(TaskHead):
         """What the last Linear reads of the regions' states (N, R, H)."""
         return regions
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, R); -inf where there is no region."""
         states = needed(encoded.visual, "visual", "a head that scores regions")
         scores = self.classify(self.dropout(self.read(states))).squeeze(-1)
@@ -204,7 +204,7 @@ class PhraseToRegions(TaskHead):
         self.query = nn.Linear(width, HEAD)
         self.classify = answer(width, HEAD)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, R); -inf where there is no region."""
         regions = needed(encoded.visual, "visual", "a head that scores regions")
         text = needed(encoded.text, "text", "a head that scores regions")
@@ -265,7 +265,7 @@ class ImagesApart(TaskHead):
         self.pair = PairPooler(width, dropout)
         self.classify = answer(2 * width, reading.outputs)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, outputs), from 2B rows."""
         text = needed(encoded.text, "text", "a head of image pairs")
         visual = needed(encoded.visual, "visual", "a head of image pairs")
@@ -287,7 +287,7 @@ class MaskWord(TaskHead):
         self.mask_id = mask_id_of(tokenizer, ", where the answer is read")
         self.mask = str(tokenizer.mask_token)
 
-    def at_mask(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def at_mask(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """States (N, H) at each row's last [MASK]; raises InputError if a text was cut before it."""
         text = needed(encoded.text, "text", "a head that reads a [MASK]")
         if not self._masked(batch.host).any(1).all():

@@ -15,11 +15,11 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
 from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-from groundling.core.batch import Batch, Encoded, Sizes, Tokens, needed
+from groundling.core.batch import Batch, EncoderOutput, Sizes, Tokens, needed
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput, check_pieces
 from groundling.models.attention import AttentionMap, Watch, places_of_text, watching
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.models.heads import lm_head_style
 from groundling.models.loading import load_config, load_tokenizer, load_weights
 from groundling.models.sentence import Sentence, load_sentence, lower_cased
@@ -124,7 +124,7 @@ def embedded_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
     return words
 
 
-class TextEncoder(Student):
+class TextEncoder(Encoder):
     """A stock HF encoder and its tokenizer; `encoder` *is* the HF module, which is what gets exported."""
 
     def __init__(self, encoder: Any, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -164,7 +164,7 @@ class TextEncoder(Student):
                 limit = module.num_embeddings - spent
         return min(limit, self.tokenizer.model_max_length)
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Encode `batch.text`; `attention` is told every layer's map, named `self`."""
         tokens = needed(batch.text, "text", "a text encoder")
 
@@ -175,7 +175,7 @@ class TextEncoder(Student):
 
         with nullcontext() if attention is None else watching(self.encoder, tell):
             out = self.encoder(**self._arguments(batch))
-        return Encoded(
+        return EncoderOutput(
             text=out.last_hidden_state,
             pooled=out.pooler_output if self.sizes.pooled else None,
             sentence=self._pooled(out.last_hidden_state, tokens.mask),

@@ -12,10 +12,10 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Sample, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Sample, Sizes, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.output_types import Form
+from groundling.core.output_types import OutputType
 from groundling.core.registry import described, fitting, is_outside, named, outside
 from groundling.core.rng import seed_of
 from groundling.data.samples import mask_id_of
@@ -104,14 +104,14 @@ class Objective(nn.Module):
         """
         return {}
 
-    def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
+    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
         """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
 
         All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
         """
         return None
 
-    def answer(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def answer(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """What `read` gave in this pass, or gives now if nobody asked; for an objective that implements it."""
         answer = encoded.heads.get(self.name)
         return needed(self.read(encoded, batch) if answer is None else answer, "read", self.name)
@@ -124,7 +124,7 @@ class Objective(nn.Module):
         """What `read` gave as logits (..., K) of one softmax each, by which an inner step compares two passes."""
         return answer
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Mapping[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Mapping[str, Tensor]:
         """The summed loss of each term, a scalar () by name. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
@@ -168,7 +168,7 @@ class Given:
     """The text encoder's; None where nothing is masked."""
     settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
     crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
-    form: Form | None = None
+    form: OutputType | None = None
     """The form of the task's answers, as its head is trained; None where there is no task."""
 
 

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Sample, Sizes, needed, picked
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Sample, Sizes, needed, picked
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, Part
 from groundling.settings.objectives import CrossModalOptions
@@ -73,7 +73,7 @@ class ClipTokens(Objective):
         """Which pieces (N, V) were chosen."""
         return batch.labels[self.name] != IGNORE
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over scored pieces, as `clip_tokens`."""
         states = needed(encoded.joint_visual, "joint_visual", self.name)
         table = needed(encoded.clip_table, "clip_table", self.name)

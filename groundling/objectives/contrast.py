@@ -10,11 +10,11 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
 from groundling.objectives import Objective
 
 
-class _Everyone(torch.autograd.Function):
+class _GatherRows(torch.autograd.Function):
     """All ranks' rows, with gradients summed back to the rank that owns them."""
 
     @staticmethod
@@ -50,7 +50,7 @@ def everyone(rows: Tensor) -> tuple[Tensor, int]:
     counts = [int(size) for size in sizes]
     most = max(counts)
     table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
-    differentiably: Callable[[Tensor, int], Tensor] = _Everyone.apply
+    differentiably: Callable[[Tensor, int], Tensor] = _GatherRows.apply
     gather = differentiably if table.is_floating_point() else _gathered
     padded = gather(table, most)
     kept = [padded[rank * most : rank * most + count] for rank, count in enumerate(counts)]
@@ -95,7 +95,7 @@ class Contrast(Objective):
         """Pairs."""
         return {"clip": len(batch)}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Mean of both directions' cross-entropy, summed over pairs to (), as `clip`."""
         text = needed(encoded.text_embedding, "text_embedding", self.name)
         image = needed(encoded.image_embedding, "image_embedding", self.name)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Sizes, needed, picked
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Sizes, needed, picked
 from groundling.objectives import Given, Objective, Part
 from groundling.objectives.contrast import everyone, info_nce
 from groundling.settings.objectives import Distilling
@@ -74,7 +74,7 @@ class Distill(Objective):
             masked = _per_word(batch.labels["masked_lm"] != IGNORE, word, width)
         return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () of each part, as `contrastive_sentence`, `contrastive_word`, `l1_sentence`, `l1_word`."""
         states = needed(encoded.text, "text", self.name)
         numbers = needed(batch.words, "words", self.name)
@@ -90,7 +90,7 @@ class Distill(Objective):
             terms["word"] = self._compare("word", student, teacher, picked(numbers, taught))
         return {f"{self.kind}_{part}": self.shares[part] * loss for part, loss in terms.items()}
 
-    def _sentences(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def _sentences(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's feature (N, D) of each text."""
         if self.pool == "own" and self.sizes.sentence:
             return needed(encoded.sentence, "sentence", self.name)

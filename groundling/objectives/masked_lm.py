@@ -10,7 +10,16 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Sample, Sizes, TextRow, needed, picked
+from groundling.core.batch import (
+    IGNORE,
+    Batch,
+    EncoderOutput,
+    Sample,
+    Sizes,
+    TextRow,
+    needed,
+    picked,
+)
 from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
 from groundling.objectives import Given, Objective, Part, Targets
@@ -122,7 +131,7 @@ class MaskedLM(Objective):
         """Masked pieces."""
         return {"mlm": int(self._scored(batch).sum())}
 
-    def read(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Logits (masked pieces, vocabulary), in the order of rows and pieces."""
         if self.joint:
             states = needed(encoded.joint_text, "joint_text", self.name)
@@ -143,7 +152,7 @@ class MaskedLM(Objective):
         pieces = labels.where(labels != IGNORE, text.ids)
         return {"mlm": Targets("class", pieces[text.mask & ~text.special])}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over masked pieces, as `mlm`."""
         labels = picked(batch.labels[self.name], batch.places(self._scored))
         logits = self.answer(encoded, batch).float()

@@ -11,7 +11,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, Encoded, RegionRow, Sample, Sizes, needed, picked
+from groundling.core.batch import (
+    IGNORE,
+    Batch,
+    EncoderOutput,
+    RegionRow,
+    Sample,
+    Sizes,
+    needed,
+    picked,
+)
 from groundling.core.errors import InputError
 from groundling.models.multimodal_embeddings import fresh
 from groundling.objectives import Objective, Targets
@@ -107,11 +116,11 @@ class MaskedRegions(Objective):
         """Which regions (N, R) were hidden."""
         return batch.labels[self.name] == 1
 
-    def read(self, encoded: Encoded, batch: Batch) -> Tensor | None:
+    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
         """Logits (scored regions, classes), in the order of rows and regions; None where features are regressed."""
         return None if self.kind == "regress" else self._guesses(encoded, batch)
 
-    def _guesses(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def _guesses(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Classes' logits (scored regions, C), or features (scored regions, D)."""
         states = needed(encoded.visual, "visual", self.name)
         guesses: Tensor = self.head(picked(states, batch.places(self._scored)))
@@ -133,7 +142,7 @@ class MaskedRegions(Objective):
         """The most likely class (n,) that is something."""
         return shares[:, self.first :].argmax(-1) + self.first
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () over scored regions, by the objective's name."""
         if self.kind == "regress":
             guesses = self._guesses(encoded, batch).float()

@@ -8,7 +8,7 @@ import numpy as np
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, Encoded, Sample, Sizes, TextRow, needed
+from groundling.core.batch import Batch, EncoderOutput, Sample, Sizes, TextRow, needed
 from groundling.models.heads import Pooler
 from groundling.objectives import Given, Objective, Other, Part, Targets
 from groundling.settings.objectives import CrossModalOptions
@@ -79,12 +79,12 @@ class Match(Objective):
         """Which sides are of one text."""
         return {"match": Targets("class", batch.labels[self.name])}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Two-way cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
         logits = self.logits(encoded)
         return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}
 
-    def logits(self, encoded: Encoded) -> Tensor:
+    def logits(self, encoded: EncoderOutput) -> Tensor:
         """(B, 2): another text, the same text."""
         states = needed(encoded.joint_text, "joint_text", self.name)
         logits: Tensor = self.classify(self.pooler(states)).float()

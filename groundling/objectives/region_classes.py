@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, Encoded, Regions, Sizes, needed, picked
+from groundling.core.batch import Batch, EncoderOutput, Regions, Sizes, needed, picked
 from groundling.core.errors import InputError
 from groundling.models.task_heads import block
 from groundling.objectives import Given, Objective, Part, Targets
@@ -62,7 +62,7 @@ class RegionClasses(Objective):
         regions = needed(batch.regions, "regions", self.name)
         return {self.name: Targets("class", self.labels(regions)[self._scored(batch)])}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over regions."""
         regions = needed(batch.regions, "regions", self.name)
         places = batch.places(self._scored)

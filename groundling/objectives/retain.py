@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, EncoderOutput, needed
 from groundling.objectives import Objective
 
 
@@ -23,7 +23,7 @@ class Retain(Objective):
         """Texts."""
         return {self.name: batch.rows}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance () of the student's pooled vectors (N, S) from those that it had (N, S)."""
         now = needed(encoded.sentence, "sentence", self.name)
         before = batch.features["as_it_was"].to(now.dtype)

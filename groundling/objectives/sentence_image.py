@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Batch, Encoded, Sample, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Sample, Sizes, needed
 from groundling.models.heads import Pooler
 from groundling.models.task_heads import answer
 from groundling.objectives import Objective, Targets
@@ -79,7 +79,7 @@ class SentenceImage(Objective):
         """Which samples belong together."""
         return {self.name: Targets("class", batch.labels[self.name])}
 
-    def read(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Logits (N, 2): apart, together."""
         text = needed(encoded.text, "text", self.name)
         if self.pooler is None:
@@ -89,7 +89,7 @@ class SentenceImage(Objective):
         logits: Tensor = self.classify(pooled)
         return logits
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Summed cross-entropy () as `sentence_image`, and the signed transport distance () as `word_region`."""
         labels = batch.labels[self.name]
         logits = self.answer(encoded, batch).float()

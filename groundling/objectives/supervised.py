@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Sizes
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Sizes
 from groundling.core.errors import InputError
-from groundling.core.output_types import Form, with_loss
+from groundling.core.output_types import OutputType, with_loss
 from groundling.models.task_heads import HeadContext, TaskHead, plain_head
 from groundling.objectives import Objective
 
@@ -24,7 +24,7 @@ class Supervised(Objective):
         self,
         sizes: Sizes,
         *,
-        form: Form,
+        form: OutputType,
         head: TaskHead | None = None,
         loss: str = "",
         weight: float = 1.0,
@@ -44,7 +44,7 @@ class Supervised(Objective):
         """Layers that an earlier run may have trained, and what its file of heads calls them."""
         return self.head.starts()
 
-    def outputs(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def outputs(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Outputs of the head: (B, outputs), (B, C) where every sample has C choices, (B, R) where it reads regions."""
         outputs: Tensor = self.head(encoded, batch)
         rows = len(batch) if self.head.apart else batch.rows
@@ -55,7 +55,7 @@ class Supervised(Objective):
             )
         return outputs.float().view(len(batch), -1)
 
-    def read(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The task's logits (B, outputs), as `outputs`."""
         return self.outputs(encoded, batch)
 
@@ -76,7 +76,7 @@ class Supervised(Objective):
         known = labels[_known(labels)]
         return {"task": self.head.count(known, batch.choices, self.form)}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The form's loss, summed over labelled samples to (), as `task`; nothing where no sample is labelled."""
         labels = batch.labels.get("label")
         if labels is None:

@@ -11,9 +11,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Form
+from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.objectives import Given, Objective
 from groundling.objectives.supervised import Supervised
 from groundling.settings.objectives import Targeted
@@ -32,7 +32,7 @@ class Gate:
     share of these two.
     """
 
-    form: Form
+    form: OutputType
     """The task's, as its head is trained."""
     per: Literal["question", "pair"] = "question"
     temperature: float = 1.0
@@ -48,7 +48,7 @@ class Gate:
 
     @property
     def _chooses(self) -> bool:
-        return isinstance(self.form, Choose)
+        return isinstance(self.form, MultipleChoice)
 
     @property
     def needs(self) -> str:
@@ -64,7 +64,7 @@ class Gate:
         """Whether there is a gate for each row, and not one for each sample."""
         return self.per == "pair" and self._chooses
 
-    def ratio(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def ratio(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The ratio r of every gate, (B,) or (N,); raises InputError if the teacher says what is no number."""
         self._check(batch.host)
         with torch.no_grad():
@@ -75,7 +75,7 @@ class Gate:
                 student = student.amax(-1)
             return (self.temperature * teacher / student).flatten()
 
-    def open(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def open(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Which gates are open, (B,) or (N,) bool."""
         return self.ratio(encoded, batch) > 1
 
@@ -90,13 +90,13 @@ class Gate:
         said = batch.features[self.needs.partition(".")[2]].float().view(len(batch), -1)
         return said.softmax(-1) if self._chooses else said
 
-    def _student(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def _student(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The student's shares (B, C), or (B, answers)."""
         answers = needed(
             encoded.heads.get(Supervised.name), "heads.supervised", "a gate on the task's answers"
         )
         outputs = answers.float()
-        if isinstance(self.form, Choose) and self.form.kind == "each":
+        if isinstance(self.form, MultipleChoice) and self.form.kind == "each":
             wrong_or_right = outputs.view(len(batch), -1, 2)
             if self.by_pair:
                 return wrong_or_right.softmax(-1)[..., 1]
@@ -125,14 +125,14 @@ class TargetedTerm(Objective, ABC):
         sizes: Sizes,
         *,
         options: Targeted = PAPER,
-        form: Form | None = None,
+        form: OutputType | None = None,
         weight: float = PAPER.td_weight,
         warmup: int = 0,
     ) -> None:
         """`form` is the task's, as its head is trained; raises InputError if there is to be a gate, and no task."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.options = options
-        self.right_only = options.td_choices == "right" and isinstance(form, Choose)
+        self.right_only = options.td_choices == "right" and isinstance(form, MultipleChoice)
         self.gate: Gate | None = None
         if options.td_gate != "none":
             if form is None:
@@ -157,7 +157,7 @@ class TargetedTerm(Objective, ABC):
         return sizes.text, sizes.teacher
 
     @abstractmethod
-    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """How far the student is from the teacher in each row: (N,)."""
 
     def saved(self) -> dict[str, nn.Module]:
@@ -188,7 +188,7 @@ class TargetedTerm(Objective, ABC):
             counts[self._opened] = counts[self.name] if is_own else self.gate.count(batch)
         return counts
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), by the term's own name, and how many gates are open, as `NAME_gate_open`."""
         distances = self.distances(encoded, batch)
         heard = self.rows(batch)

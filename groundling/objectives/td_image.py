@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
 from groundling.core.errors import InputError
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
@@ -44,7 +44,7 @@ class TargetedImage(TargetedTerm):
             rows &= (batch.labels["sentence_image"] != 0).repeat_interleave(batch.choices)
         return rows
 
-    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N,), of each row's first image."""
         states = needed(encoded.visual, "visual", self.name)
         regions = needed(batch.regions, "regions", self.name)
@@ -59,7 +59,7 @@ class TargetedImage(TargetedTerm):
         counts = super().count(batch)
         return {**counts, MEAN: counts[self.name]}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), as `td_image`, and the rows whose regions' mean was taken, as `td_image_mean`."""
         regions = needed(batch.regions, "regions", self.name)
         has_whole = (regions.whole & regions.mask).any(1)

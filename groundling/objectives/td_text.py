@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, EncoderOutput, needed
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
 from groundling.settings.objectives import Distilling, Targeted
@@ -17,7 +17,7 @@ class TargetedText(TargetedTerm):
     feature = "clip_text"
     needs = ("text", "features.clip_text")
 
-    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N,), of each row's text."""
         states = needed(encoded.text, "text", self.name)
         return self.distance(states[:, 0], batch.features[self.feature])

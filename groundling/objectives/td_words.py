@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, Encoded, needed
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, needed
 from groundling.objectives import Part
 from groundling.objectives.targeted import TargetedTerm, of_settings
 from groundling.settings.objectives import Distilling, Targeted
@@ -28,7 +28,7 @@ class TargetedWords(TargetedTerm):
     needs = ("text", "features.clip_words", "features.clip_word")
     watched = (USED, SHORT)
 
-    def distances(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N,), of each row's selected words."""
         states = needed(encoded.text, "text", self.name)
         pieces = self._pieces(batch)
@@ -59,7 +59,7 @@ class TargetedWords(TargetedTerm):
         """Rows, and gates."""
         return {**super().count(batch), USED: batch.rows, SHORT: batch.rows}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), as `td_words`; words that take part, and rows that have fewer than are asked for."""
         used = self._used(batch).sum(1)
         short = used < self.options.words

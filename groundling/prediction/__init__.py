@@ -1,9 +1,9 @@
 """A fine-tuned model's folder, asked again: in another process, about other data, without anything it learned from.
 
-`load` gives a `Fitted`, which answers (`predict`) and tells what it makes of texts and images (`encode`).
+`load` gives a `FineTunedModel`, which answers (`predict`) and tells what it makes of texts and images (`encode`).
 """
 
-from groundling.prediction.fitted import Fitted, load
+from groundling.prediction.fitted import FineTunedModel, load
 from groundling.prediction.predictions import Candidate, Prediction
 
-__all__ = ["Candidate", "Fitted", "Prediction", "load"]
+__all__ = ["Candidate", "FineTunedModel", "Prediction", "load"]

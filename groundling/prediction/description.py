@@ -10,7 +10,14 @@ from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
 from groundling.core.errors import InputError, expecting, naming
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
 from groundling.data.regions.stores import SeveralStores
 from groundling.runs.folder import read_object, write_json
 from groundling.runs.hashing import hashes_of
@@ -22,17 +29,17 @@ FILE = "groundling_task.json"
 FORMAT = 1
 """Raised whenever an older reader would misread the file."""
 FORMS: dict[str, Any] = {
-    "classify": Classify,
-    "choose": Choose,
-    "regress": Regress,
+    "classify": Classification,
+    "choose": MultipleChoice,
+    "regress": Regression,
     "answer": OpenAnswer,
-    "pick": Pick,
+    "pick": RegionSelection,
 }
 """The shapes of answers that a file can tell; a form of your own comes from its task's module."""
 
 
 @dataclass(frozen=True)
-class Reads:
+class InputSpec:
     """How examples are put before the model."""
 
     max_length: int = 128
@@ -64,12 +71,12 @@ class Reads:
 
 
 @dataclass(frozen=True)
-class Described:
+class ModelDescription:
     """All that is needed beside the weights to put a question to a fine-tuned model."""
 
     task: str
     """Name of its task: of this package, MODULE:NAME, or `table/...` for one's own file."""
-    form: Form | None
+    form: OutputType | None
     """The shape of its answers; None where only the task's own module knows it."""
     version: int = 1
     """The task's, when it was learned."""
@@ -77,7 +84,7 @@ class Described:
     """Name of its head, see `groundling.vision_language.loading.new_head`."""
     loss: str = ""
     """Kind of loss in place of the head's own, which may say how its scores are read."""
-    reads: Reads = field(default_factory=Reads)
+    reads: InputSpec = field(default_factory=InputSpec)
     ready: bool = True
     """Whether the model was made ready for the task's texts as its design's paper has it."""
     own: OwnFile | None = None
@@ -85,7 +92,7 @@ class Described:
     design: str = ""
     """MODULE:NAME of a design of your own."""
     kind: str = ""
-    """MODULE:NAME of a `Kind` of your own that loads the folder."""
+    """MODULE:NAME of a `ModelFormat` of your own that loads the folder."""
     modules: Mapping[str, str] = field(default_factory=dict)
     """SHA-256 of the file of every module of yours, by MODULE:NAME; of those that these import, by module."""
     regions: Mapping[str, Any] = field(default_factory=dict)
@@ -120,7 +127,7 @@ def tokenizer_sha256(folder: Path) -> str:
     return hashlib.sha256("\n".join(told).encode()).hexdigest() if told else ""
 
 
-def described(folder: Path) -> Described:
+def described(folder: Path) -> ModelDescription:
     """What the file in a model's folder says.
 
     Raises InputError, in one line, if there is none, or it is damaged or of a later version.
@@ -141,17 +148,17 @@ def described(folder: Path) -> Described:
         return _parsed(content)
 
 
-def _parsed(content: Mapping[str, Any]) -> Described:
+def _parsed(content: Mapping[str, Any]) -> ModelDescription:
     values = {name: value for name, value in content.items() if name != "format"}
     for name in ("task", "head", "ready", "regions"):
         if name not in values:
             raise KeyError(name)
     values["form"] = None if values["form"] is None else _form(values["form"])
-    values["reads"] = _checked(Reads, values["reads"])
+    values["reads"] = _checked(InputSpec, values["reads"])
     values["own"] = None if values["own"] is None else _checked(OwnFile, values["own"])
-    made = Described(**values)
+    made = ModelDescription(**values)
     _check_types(
-        made, Described("", None), [name for name in values if name not in ("form", "own")]
+        made, ModelDescription("", None), [name for name in values if name not in ("form", "own")]
     )
     for name, digest in made.modules.items():
         if not isinstance(digest, str):
@@ -177,7 +184,7 @@ def _check_types(made: Any, unset: Any, names: Sequence[str]) -> None:
 # -- forms -------------------------------------------------------------------------------------------------------------
 
 
-def told(form: Form) -> dict[str, Any] | None:
+def told(form: OutputType) -> dict[str, Any] | None:
     """A form as JSON; None for one of your own, which only its module can make."""
     for name, kind in FORMS.items():
         if type(form) is kind:
@@ -192,7 +199,7 @@ def _finite(value: object) -> object:
     return None if unbounded else value
 
 
-def _form(content: Mapping[str, Any]) -> Form:
+def _form(content: Mapping[str, Any]) -> OutputType:
     kind = FORMS[content["is"]]
     values: dict[str, Any] = {}
     for name, value in content.items():
@@ -203,7 +210,7 @@ def _form(content: Mapping[str, Any]) -> Form:
                 raise TypeError(f"{name} of the form holds what is no text")
             value = tuple(value)
         values[name] = value
-    form: Form = kind(**values)
+    form: OutputType = kind(**values)
     types = get_type_hints(kind)
     for name in ("kind", "reads"):
         # `reads` of most forms is no setting, and given by none.

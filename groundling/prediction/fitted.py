@@ -12,28 +12,35 @@ import torch
 from accelerate import PartialState
 from torch import Tensor
 
-from groundling.core.batch import Batch, Encoded, Example, collate, needed
+from groundling.core.batch import Batch, EncoderOutput, Example, collate, needed
 from groundling.core.errors import InputError, check_known, naming, reading, refuse
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import Called, ImageSources
+from groundling.data.regions.inputs import ImageSources, MessageTerms
 from groundling.data.samples import Samples
 from groundling.data.tables import check_no_label, separator_note, texts_in
 from groundling.models.adapters import ClipAdapter
 from groundling.prediction.description import described
 from groundling.prediction.inputs import (
     Files,
+    ImageLookup,
     InputColumns,
     InputRow,
     ModelInput,
     Question,
-    Sight,
     asked_of,
     line_of,
     lines_of,
     question_example,
 )
-from groundling.prediction.loaded import AT_ONCE, Elsewhere, Loaded, images_of
+from groundling.prediction.loaded import AT_ONCE, LoadedModel, LocalModels, images_of
 from groundling.prediction.predictions import Prediction, Which, Wording, chosen
 from groundling.runs.jobs import on_processor
 from groundling.runs.progress import followed
@@ -45,7 +52,7 @@ from groundling.training.evaluation import Scores, joined, scored
 # What a saved model is asked about: a file of one's own, or a folder with its task's official files.
 
 
-def columns_for(model: Loaded, asking: Asking) -> InputColumns | None:
+def columns_for(model: LoadedModel, asking: Asking) -> InputColumns | None:
     """The columns of one's own file: as told, or as in the file that the model learned from; None if neither says."""
     own = model.about.own
     text = asking.text or ("" if own is None else own.text)
@@ -57,7 +64,7 @@ def columns_for(model: Loaded, asking: Asking) -> InputColumns | None:
     return columns
 
 
-def is_own_file(model: Loaded, data: Path, columns: InputColumns | None) -> bool:
+def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) -> bool:
     """Whether data is a file of columns, and none that the task's own reader takes; raises InputError for neither."""
     if not data.exists():
         raise InputError(f"{data}: no such file or folder")
@@ -77,7 +84,7 @@ def is_own_file(model: Loaded, data: Path, columns: InputColumns | None) -> bool
 
 
 def data_lines(
-    model: Loaded, data: Path, split: str, asking: Asking, sight: Sight
+    model: LoadedModel, data: Path, split: str, asking: Asking, sight: ImageLookup
 ) -> tuple[Task, list[str], list[InputRow]]:
     """The task, the names of the data's own columns, and a line for each of its rows or examples."""
     columns = columns_for(model, asking)
@@ -95,7 +102,7 @@ def data_lines(
 
 
 def own_lines(
-    model: Loaded, data: Path, columns: InputColumns, sight: Sight
+    model: LoadedModel, data: Path, columns: InputColumns, sight: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
     """As `lines_of`; the model's notes get what is to be said of how the file was read."""
     header, lines = lines_of(data, columns, model.form, model.about.reads, sight)
@@ -107,7 +114,7 @@ def own_lines(
 
 def check_answers(task: Task, data: Path, split: str) -> None:
     """Raises InputError if a folder lists other answers than the model has; one without a list is as good as any."""
-    if task.listed is None or not isinstance(task.form, OpenAnswer | Classify):
+    if task.listed is None or not isinstance(task.form, OpenAnswer | Classification):
         return
     try:
         there = task.listed(data)
@@ -115,7 +122,7 @@ def check_answers(task: Task, data: Path, split: str) -> None:
         if split in task.test:
             return
         raise
-    if isinstance(there, OpenAnswer | Classify) and there.labels != task.form.labels:
+    if isinstance(there, OpenAnswer | Classification) and there.labels != task.form.labels:
         raise InputError(
             f"{data}: its {len(there.labels):,} answers are not the {len(task.form.labels):,} that the model learned, "
             "or not in their order"
@@ -129,7 +136,7 @@ ALL = "all rows"
 
 
 def scores_on(
-    model: Loaded, data: Path, split: str, asking: Asking, label: str, sight: Sight
+    model: LoadedModel, data: Path, split: str, asking: Asking, label: str, sight: ImageLookup
 ) -> dict[str, Any]:
     """The model's scores by split and metric, 0..1 as in `result.json`, and how many examples these are of.
 
@@ -150,7 +157,7 @@ def scores_on(
 
 
 def labelled_parts(
-    model: Loaded, data: Path, split: str, asking: Asking, label: str, sight: Sight
+    model: LoadedModel, data: Path, split: str, asking: Asking, label: str, sight: ImageLookup
 ) -> tuple[Task, dict[str, list[Example]]]:
     """The model's task, and labelled examples by split, of official files or of a file of one's own.
 
@@ -179,7 +186,12 @@ def _labelled(task: Task, data: Path, split: str) -> list[Example]:
 
 
 def _own(
-    model: Loaded, data: Path, split: str, columns: InputColumns, label: str, sight: Sight
+    model: LoadedModel,
+    data: Path,
+    split: str,
+    columns: InputColumns,
+    label: str,
+    sight: ImageLookup,
 ) -> list[Example]:
     """The labelled rows of one's own file: all, or one side of the split that training made."""
     own = model.about.own or OwnFile()
@@ -202,13 +214,13 @@ def _own(
     return examples
 
 
-def _label(form: Form, text: str, where: str) -> Any:
+def _label(form: OutputType, text: str, where: str) -> Any:
     """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
     number = form.label(text, where)
     return np.array([[number, 1.0]], np.float32) if isinstance(form, OpenAnswer) else number
 
 
-def _side(model: Loaded, own: OwnFile, data: Path, split: str) -> list[Example]:
+def _side(model: LoadedModel, own: OwnFile, data: Path, split: str) -> list[Example]:
     """The rows that training learned from or held out, of the very file that it read."""
     if split not in ("train", "dev"):
         raise InputError(f"--split {split}: one's own file has train and dev")
@@ -218,7 +230,7 @@ def _side(model: Loaded, own: OwnFile, data: Path, split: str) -> list[Example]:
     return [example_of(row, model.form, data, split) for row in sides]
 
 
-def _answers(model: Loaded, examples: list[Example], sight: Sight, task: Task) -> Scores:
+def _answers(model: LoadedModel, examples: list[Example], sight: ImageLookup, task: Task) -> Scores:
     parts = []
     for part in model.ask(examples, sight, task, task.mark):
         refuse(list(part.faults.values()))
@@ -231,7 +243,7 @@ BATCH = 64
 """Texts that are encoded together."""
 
 
-class Fitted(Loaded):
+class FineTunedModel(LoadedModel):
     """A fine-tuned model, ready to be asked from Python; `load` makes one.
 
     `notes` has what a reader of its answers must know, a line each.
@@ -246,7 +258,7 @@ class Fitted(Loaded):
         ]
         looks = "regions of images" if self.about.reads.regions else "images" if self.sees else ""
         told.append(f"reads={(f'text and {looks}' if looks else 'text')!r}")
-        return f"Fitted({', '.join([*told, f'device={str(self.device)!r}'])})"
+        return f"FineTunedModel({', '.join([*told, f'device={str(self.device)!r}'])})"
 
     @overload
     def predict(
@@ -345,14 +357,14 @@ class Fitted(Loaded):
             refuse([f"question {number}: {faults[number]}" for number in sorted(faults)])
         return answers
 
-    def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> Sight:
+    def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> ImageLookup:
         """Where the photos of some questions, an argument `called` so, are looked at."""
         if photos and not self.sees:
             raise InputError(f"{self.folder}: this model reads texts alone; leave the image out")
         stores = (regions,) if regions and self.about.reads.regions else ()
         reads_files = self.reads_pixels or not stores
         read = photos if reads_files and self.sees else ""
-        return self.sight(stores, read, decode=True, names=Called("regions=STORE", called))
+        return self.sight(stores, read, decode=True, names=MessageTerms("regions=STORE", called))
 
     def evaluate(
         self,
@@ -384,7 +396,7 @@ class Fitted(Loaded):
             InputError: the data has no labels, others than the model knows, or a row that cannot be asked.
         """
         stores = [regions] if isinstance(regions, str | Path) else list(regions)
-        names = Called("regions=STORE", "images=FOLDER", "other_regions=True")
+        names = MessageTerms("regions=STORE", "images=FOLDER", "other_regions=True")
         sight = self.sight(
             [str(store) for store in stores if str(store)],
             str(images),
@@ -451,22 +463,22 @@ QUOTED = 4
 """Most answers that a model's repr names."""
 
 
-def answers_in_short(form: Form) -> str:
+def answers_in_short(form: OutputType) -> str:
     """What a model answers, in a few words."""
-    if isinstance(form, Pick):
+    if isinstance(form, RegionSelection):
         return "a region"
-    if isinstance(form, Regress):
+    if isinstance(form, Regression):
         return "a number"
-    if isinstance(form, Choose):
+    if isinstance(form, MultipleChoice):
         return "one of the question's choices"
-    labels = form.labels if isinstance(form, Classify | OpenAnswer) else ()
+    labels = form.labels if isinstance(form, Classification | OpenAnswer) else ()
     if not labels:
         return type(form).__name__
     more = f" and {len(labels) - QUOTED:,} more" if len(labels) > QUOTED else ""
     return f"{list(labels[:QUOTED])}{more}"
 
 
-def _pooled(encoded: Encoded, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
+def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
     """One vector (N, H) of each row."""
     states = encoded.text if encoded.joint_text is None else encoded.joint_text
     if states is None:
@@ -489,7 +501,7 @@ def load(
     backbone: str = "",
     device: str = "",
     trust: str | Sequence[str] = (),
-) -> Fitted:
+) -> FineTunedModel:
     """A fine-tuned model, ready to be asked, from what `groundling finetune` wrote.
 
     Args:
@@ -510,9 +522,9 @@ def load(
         found = chosen(Path(source), seed, seeds)
     device = device or ("cuda" if torch.cuda.is_available() else "cpu")
     trust = (trust,) if isinstance(trust, str) else trust
-    elsewhere = Elsewhere(detector, backbone)
+    elsewhere = LocalModels(detector, backbone)
     fitted, *others = (
-        Fitted(folder, described(folder), device, elsewhere, trust)
+        FineTunedModel(folder, described(folder), device, elsewhere, trust)
         for folder in (found.folder, *found.others)
     )
     fitted.vote_with(others)
@@ -520,7 +532,7 @@ def load(
     return fitted
 
 
-def opened(saved: Saved) -> Fitted:
+def opened(saved: Saved) -> FineTunedModel:
     """The model that a command's settings name, on this process's device."""
     device = str(PartialState(cpu=on_processor(saved.cpu)).device)
     seed = None if saved.model_seed < 0 else saved.model_seed
@@ -535,8 +547,8 @@ def opened(saved: Saved) -> Fitted:
     )
 
 
-def sight_of(model: Loaded, saved: Saved, decode: bool) -> Sight:
-    """Where the model looks at images, as a command's settings say; raises InputError as `Sight`."""
+def sight_of(model: LoadedModel, saved: Saved, decode: bool) -> ImageLookup:
+    """Where the model looks at images, as a command's settings say; raises InputError as `ImageLookup`."""
     return model.sight(
         saved.regions, saved.images, other_regions=saved.other_regions, decode=decode
     )

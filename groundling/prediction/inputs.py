@@ -11,34 +11,34 @@ from PIL import Image
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Form
+from groundling.core.output_types import MultipleChoice, OutputType
 from groundling.data.images import Picture, differs_in_ending, stem
-from groundling.data.regions.inputs import FLAGS, Called, ImageSources, Photos, RegionInputs
+from groundling.data.regions.inputs import FLAGS, ImageSources, MessageTerms, Photos, RegionInputs
 from groundling.data.tables import Where, check_asked, check_one_or_two, texts_in, whole_rows
 from groundling.models.adapters import ClipAdapter
-from groundling.models.formats import Student
-from groundling.prediction.description import Described, Reads
-from groundling.vision.extract import Finder
+from groundling.models.formats import Encoder
+from groundling.prediction.description import InputSpec, ModelDescription
+from groundling.vision.extract import RegionFinder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.single_stream import SingleStream
 
 # Where a fine-tuned model looks at images: stored regions, photos whose regions are found now, or the photos.
 
 
-class Sight:
+class ImageLookup:
     """Looks up images for one model."""
 
     def __init__(
         self,
-        student: Student,
-        about: Described,
-        find: Callable[[], Finder],
+        student: Encoder,
+        about: ModelDescription,
+        find: Callable[[], RegionFinder],
         regions: Sequence[str] = (),
         photos: Photos = "",
         *,
         other_regions: bool = False,
         decode: bool = False,
-        names: Called = FLAGS,
+        names: MessageTerms = FLAGS,
     ) -> None:
         """`find` gives what finds regions of photos, if `regions`, stores of them, are not given.
 
@@ -141,7 +141,7 @@ class Sight:
             )
 
 
-def reads_pixels(student: Student, about: Described) -> bool:
+def reads_pixels(student: Encoder, about: ModelDescription) -> bool:
     """Whether photos themselves go into the model; a blind one reads zeros in their place."""
     if isinstance(student, ClipAdapter):
         return True
@@ -263,7 +263,9 @@ def _pictures(image: Files, what: str) -> tuple[Picture, ...]:
     return tuple(Path(file) if isinstance(file, str) else file for file in files)
 
 
-def question_example(name: str, asked: Question, form: Form, reads: Reads, sees: bool) -> Example:
+def question_example(
+    name: str, asked: Question, form: OutputType, reads: InputSpec, sees: bool
+) -> Example:
     """The example that a question makes, without a label.
 
     Raises InputError, without saying where, if a text is empty, or choices, images or phrase are not as the model wants
@@ -272,7 +274,7 @@ def question_example(name: str, asked: Question, form: Form, reads: Reads, sees:
     for what, text in (("text", asked.text), ("second text", asked.pair)):
         if text is not None and not text.strip():
             raise InputError(f"the {what} is empty")
-    expected = len(form.labels) if isinstance(form, Choose) else 0
+    expected = len(form.labels) if isinstance(form, MultipleChoice) else 0
     if len(asked.choices) != expected:
         raise InputError(f"{len(asked.choices)} choices; this model chooses among {expected}")
     if sees and not 1 <= len(asked.images) <= reads.images:
@@ -302,7 +304,7 @@ class InputRow:
 
 
 def lines_of(
-    path: Path, columns: InputColumns, form: Form, reads: Reads, sight: Sight
+    path: Path, columns: InputColumns, form: OutputType, reads: InputSpec, sight: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
     """The names of a file's columns, and a line for each row, in the file's order.
 

@@ -11,20 +11,20 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, naming
-from groundling.core.output_types import Form, Pick
+from groundling.core.output_types import OutputType, RegionSelection
 from groundling.core.registry import check_trust, code_behind, is_outside, named, stock
-from groundling.data.image_samples import Pictured
+from groundling.data.image_samples import PictureSamples
 from groundling.data.images import Picture
-from groundling.data.regions.inputs import FLAGS, Called, ImageSources, Photos, RegionInputs
-from groundling.data.regions.samples import Mark, RegionSamples, Seeing
+from groundling.data.regions.inputs import FLAGS, ImageSources, MessageTerms, Photos, RegionInputs
+from groundling.data.regions.samples import Mark, RegionOptions, RegionSamples
 from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import IMAGE, TEXT, ClipAdapter
 from groundling.models.clip import FrozenClip
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.models.heads import HEADS, load_head
 from groundling.objectives.supervised import Supervised
-from groundling.prediction.description import FILE, Described, settings_of, tokenizer_sha256
-from groundling.prediction.inputs import Sight, reads_pixels, split
+from groundling.prediction.description import FILE, ModelDescription, settings_of, tokenizer_sha256
+from groundling.prediction.inputs import ImageLookup, reads_pixels, split
 from groundling.prediction.predictions import voted
 from groundling.runs.hashing import hashes_of
 from groundling.settings.objectives import Targeted
@@ -33,7 +33,7 @@ from groundling.tasks.table import metrics_of
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.dataset import FeatureCache, TeacherSet
 from groundling.training.evaluation import Scores, evaluate
-from groundling.vision.extract import Finder
+from groundling.vision.extract import RegionFinder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import design_of, load_student, new_head
 from groundling.vision_language.single_stream import SingleStream
@@ -57,7 +57,7 @@ class PartialScores:
 
 
 @dataclass(frozen=True)
-class Elsewhere:
+class LocalModels:
     """Where models that find regions lie on this machine, if not where the training run had them."""
 
     detector: str = ""
@@ -66,7 +66,7 @@ class Elsewhere:
     """Hub id or folder."""
 
 
-class Loaded:
+class LoadedModel:
     """A fine-tuned model, its head, and what it must know to be asked.
 
     `notes` has what a reader of its answers must know, a line each.
@@ -75,9 +75,9 @@ class Loaded:
     def __init__(
         self,
         folder: Path,
-        about: Described,
+        about: ModelDescription,
         device: str,
-        elsewhere: Elsewhere | None = None,
+        elsewhere: LocalModels | None = None,
         trust: Sequence[str] = (),
     ) -> None:
         """`trust`: the objects of modules of yours that the folder may ask for, MODULE:NAME; it decides on none itself.
@@ -87,17 +87,17 @@ class Loaded:
         self.folder = folder
         self.about = about
         self.device = device
-        self.elsewhere = elsewhere or Elsewhere()
+        self.elsewhere = elsewhere or LocalModels()
         self.trust = tuple(trust)
         self.notes: list[str] = []
-        self.others: Sequence[Loaded] = ()
+        self.others: Sequence[LoadedModel] = ()
         self._compare_code(about.kind, about.design)
         if about.tokenizer and about.tokenizer != tokenizer_sha256(folder):
             self.note(
                 f"{folder}: its tokenizer is not the one that the model learned with; its answers may be of other words"
             )
-        self.student: Student = load_student(str(folder), about.kind, about.design)
-        self.form: Form = self.task().form if about.form is None else about.form
+        self.student: Encoder = load_student(str(folder), about.kind, about.design)
+        self.form: OutputType = self.task().form if about.form is None else about.form
         if isinstance(self.student, SingleStream):
             self.student.see(about.reads.images)
             if about.ready:
@@ -114,7 +114,7 @@ class Loaded:
         self.student.to(device).eval()
         self.objective.to(device).eval()
 
-    def vote_with(self, others: Sequence[Loaded]) -> None:
+    def vote_with(self, others: Sequence[LoadedModel]) -> None:
         """Let other seeds of the same run answer, too; raises InputError if they answer something else."""
         for other in others:
             if (other.about.task, other.form) != (self.about.task, self.form):
@@ -175,7 +175,7 @@ class Loaded:
     # -- asking --------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def finder(self) -> Finder:
+    def finder(self) -> RegionFinder:
         """What finds regions on photos as the store's were that it learned from; raises InputError if none can be."""
         learned = settings_of(self.about.regions)
         finding = replace(
@@ -184,7 +184,7 @@ class Loaded:
             backbone=self.elsewhere.backbone or learned.backbone,
         )
         features = not isinstance(self.student, EndToEnd)
-        return Finder(finding, self.about.regions, self.device, features)
+        return RegionFinder(finding, self.about.regions, self.device, features)
 
     @property
     def inputs(self) -> RegionInputs:
@@ -198,10 +198,10 @@ class Loaded:
         *,
         other_regions: bool = False,
         decode: bool = False,
-        names: Called = FLAGS,
-    ) -> Sight:
-        """Where it looks at images; arguments and errors as of `Sight`."""
-        return Sight(
+        names: MessageTerms = FLAGS,
+    ) -> ImageLookup:
+        """Where it looks at images; arguments and errors as of `ImageLookup`."""
+        return ImageLookup(
             self.student,
             self.about,
             lambda: self.finder,
@@ -213,7 +213,7 @@ class Loaded:
         )
 
     def ask(
-        self, examples: Sequence[Example], sight: Sight, task: Task, mark: Mark | None = None
+        self, examples: Sequence[Example], sight: ImageLookup, task: Task, mark: Mark | None = None
     ) -> Iterator[PartialScores]:
         """The answers to examples, in parts, in their order; `mark` tells which regions are right, of a labelled split.
 
@@ -267,7 +267,7 @@ class Loaded:
             return _told_by_clip(samples, self.student, seen.photos, self.device)
         if not isinstance(self.student, SingleStream):
             return samples
-        asked = Seeing(mark=mark, phrases=self.form.reads == "phrase", apart=apart)
+        asked = RegionOptions(mark=mark, phrases=self.form.reads == "phrase", apart=apart)
         return self.inputs.samples(samples, self.student, seen, asked)
 
     def _boxes(self, examples: Sequence[Example], samples: Samples) -> list[np.ndarray] | None:
@@ -275,9 +275,9 @@ class Loaded:
 
         Raises InputError if nobody says how large an image is.
         """
-        if not isinstance(self.form, Pick):
+        if not isinstance(self.form, RegionSelection):
             return None
-        inner = samples.samples if isinstance(samples, Pictured) else samples
+        inner = samples.samples if isinstance(samples, PictureSamples) else samples
         if not isinstance(inner, RegionSamples):
             raise InputError("a region can only be picked by a model that looks at regions")
         boxes = []

@@ -16,7 +16,14 @@ from scipy.special import softmax
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_known, refuse
 from groundling.core.metrics import METRICS
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
 from groundling.data.tables import read_json_lines
 from groundling.runs.folder import finished
 from groundling.tasks import Task
@@ -31,10 +38,10 @@ ROUNDED = 1.1e-5
 class Agreement:
     """Checks one file, line by line, and then as a whole."""
 
-    def __init__(self, form: Form | None, classes: bool = True) -> None:
+    def __init__(self, form: OutputType | None, classes: bool = True) -> None:
         """`form`: of the task's answers; where nobody knows it, None, and `classes` says whether they are classes."""
         self.form = form
-        self.classes = classes if form is None else not isinstance(form, Regress)
+        self.classes = classes if form is None else not isinstance(form, Regression)
         self.predicted: set[int] = set()
         self.outdone: dict[int, str] = {}
         """Of classes that were not predicted although their outputs are higher: the first line, in words."""
@@ -97,7 +104,7 @@ class Agreement:
 
     def _readings(self, values: np.ndarray) -> list[np.ndarray]:
         """Scores of the classes; where each may have two, wrong and right (UNITER's on VCR), the right ones, too."""
-        if isinstance(self.form, Choose):
+        if isinstance(self.form, MultipleChoice):
             in_pairs = len(values) == 2 * len(self.form.labels)
             return [values[1::2] if in_pairs else values]
         if self.form is None and len(values) > 2 and len(values) % 2 == 0:
@@ -110,7 +117,7 @@ FILE = "predictions_{}.jsonl"
 
 
 @dataclass(frozen=True)
-class Said:
+class ExamplePrediction:
     """What a run says of one example."""
 
     prediction: float
@@ -121,7 +128,7 @@ class Said:
     """Where there are many: the most likely classes and their probabilities."""
 
 
-def read_predictions(path: Path, form: Form) -> dict[str, Said]:
+def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePrediction]:
     """The lines of a file that `finetune` wrote, by official id, or by our own where there is none.
 
     Raises:
@@ -129,7 +136,7 @@ def read_predictions(path: Path, form: Form) -> dict[str, Said]:
             what its outputs say to a task of this form.
     """
     agreement = Agreement(form)
-    out: dict[str, Said] = {}
+    out: dict[str, ExamplePrediction] = {}
     repeated = []
     for where, row in read_json_lines(path, ("id",)):
         official = row.get("official")
@@ -143,7 +150,7 @@ def read_predictions(path: Path, form: Form) -> dict[str, Said]:
     return out
 
 
-def _said(where: str, row: Mapping[str, Any]) -> Said:
+def _said(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
     try:
         prediction = float(row["prediction"])
         outputs = np.array(row["outputs"], float)
@@ -157,10 +164,10 @@ def _said(where: str, row: Mapping[str, Any]) -> Said:
     shares = np.array([share for _, share in likely])
     if np.isnan(prediction) or np.isnan(outputs).any() or np.isnan(shares).any():
         raise InputError(f"{where}: a prediction or score is NaN")
-    return Said(prediction, outputs, likely)
+    return ExamplePrediction(prediction, outputs, likely)
 
 
-def scores_of_choices(said: Said, choices: int) -> np.ndarray:
+def scores_of_choices(said: ExamplePrediction, choices: int) -> np.ndarray:
     """Scores (choices,) before a softmax; of two scores a choice (UNITER's wrong and right) the second.
 
     Raises:
@@ -171,8 +178,8 @@ def scores_of_choices(said: Said, choices: int) -> np.ndarray:
     return said.outputs.reshape(choices, -1)[:, -1]
 
 
-def probabilities(said: Said, form: Form) -> np.ndarray:
-    """Probabilities (K,) of the classes, choices or answers of a form; of a number (Regress), (1,), itself.
+def probabilities(said: ExamplePrediction, form: OutputType) -> np.ndarray:
+    """Probabilities (K,) of the classes, choices or answers of a form; of a number (Regression), (1,), itself.
 
     A softmax whatever the loss was (CLIP-TD leaves its sigma undefined). Of many answers what the file leaves out
     counts as 0.
@@ -180,11 +187,11 @@ def probabilities(said: Said, form: Form) -> np.ndarray:
     Raises:
         InputError: The scores do not fit the form.
     """
-    if isinstance(form, Regress):
+    if isinstance(form, Regression):
         return np.array([said.prediction])
-    if isinstance(form, Choose):
+    if isinstance(form, MultipleChoice):
         return np.asarray(softmax(scores_of_choices(said, len(form.labels))))
-    if not isinstance(form, Classify | OpenAnswer):
+    if not isinstance(form, Classification | OpenAnswer):
         raise InputError("answers of this form cannot be averaged")
     count = len(form.labels)
     if len(said.outputs) == count:
@@ -231,7 +238,7 @@ class Prediction(Candidate):
 class Wording:
     """How the outputs of one form are put into words."""
 
-    def __init__(self, form: Form, best: int, called: str = "--best") -> None:
+    def __init__(self, form: OutputType, best: int, called: str = "--best") -> None:
         """`best`: how many answers of each example, `called` so in messages.
 
         Raises InputError for none, or more than are kept.
@@ -244,7 +251,7 @@ class Wording:
             )
         self.form = form
         self.best = best
-        if isinstance(form, Classify | OpenAnswer):
+        if isinstance(form, Classification | OpenAnswer):
             self.best = min(best, len(form.labels))
 
     def predictions(
@@ -257,7 +264,9 @@ class Wording:
         out = []
         for number, example in enumerate(examples):
             likely = tuple(scores.likely[number]) if scores.likely else ()
-            said = Said(float(scores.predictions[number]), scores.outputs[number], likely)
+            said = ExamplePrediction(
+                float(scores.predictions[number]), scores.outputs[number], likely
+            )
             ranked = self._ranked(said)
             candidates = tuple(
                 self._candidate(place, share, example, None if boxes is None else boxes[number])
@@ -267,12 +276,12 @@ class Wording:
             out.append(Prediction(**first, best=candidates))
         return out
 
-    def _ranked(self, said: Said) -> list[tuple[float, float | None]]:
+    def _ranked(self, said: ExamplePrediction) -> list[tuple[float, float | None]]:
         """The most likely predictions and their probabilities, what the form predicts first."""
-        if isinstance(self.form, Pick):
+        if isinstance(self.form, RegionSelection):
             shares = np.asarray(softmax(said.outputs))
             scores = said.outputs
-        elif isinstance(self.form, Classify | OpenAnswer):
+        elif isinstance(self.form, Classification | OpenAnswer):
             shares = probabilities(said, self.form)
             scores = shares if said.likely else _raw(said, self.form)
         else:
@@ -288,9 +297,9 @@ class Wording:
     def _candidate(
         self, place: float, share: float | None, example: Example, boxes: np.ndarray | None
     ) -> Candidate:
-        answer: str | float = place if isinstance(self.form, Regress) else self.form.spell(place)
+        answer: str | float = place if isinstance(self.form, Regression) else self.form.spell(place)
         choice = None
-        if isinstance(self.form, Choose):
+        if isinstance(self.form, MultipleChoice):
             choice = example.choices[int(place)]
         box = None
         if boxes is not None:
@@ -299,9 +308,9 @@ class Wording:
         return Candidate(answer, share, choice, box)
 
 
-def _raw(said: Said, form: Classify | OpenAnswer) -> np.ndarray:
+def _raw(said: ExamplePrediction, form: Classification | OpenAnswer) -> np.ndarray:
     """Scores by which answers are ranked: a softmax of close ones may make them equal."""
-    if isinstance(form, Choose):
+    if isinstance(form, MultipleChoice):
         return said.outputs.reshape(len(form.labels), -1)[:, -1]
     return said.outputs
 
@@ -313,16 +322,16 @@ DIGITS = 6
 """Significant digits of a number in a file, as many as predictions of two processors agree in; Python has all."""
 
 
-def columns_of(form: Form, best: int) -> list[str]:
+def columns_of(form: OutputType, best: int) -> list[str]:
     """The columns that answers of a form fill: those of the best one, then `..._2` of the second best, and so on."""
     names = ["answer"]
-    if isinstance(form, Choose):
+    if isinstance(form, MultipleChoice):
         names.append("choice")
-    if isinstance(form, Pick):
+    if isinstance(form, RegionSelection):
         names += CORNERS
-    if not isinstance(form, Regress):
+    if not isinstance(form, Regression):
         names.append("probability")
-    ranks = range(1, (1 if isinstance(form, Regress) else best) + 1)
+    ranks = range(1, (1 if isinstance(form, Regression) else best) + 1)
     return [name if rank == 1 else f"{name}_{rank}" for rank in ranks for name in names]
 
 
@@ -466,7 +475,7 @@ def _score(result: Mapping[str, Any]) -> _Score | None:
 # -- votes -------------------------------------------------------------------------------------------------------------
 
 
-def voted(scores: Sequence[Scores], form: Form, task: Task) -> Scores:
+def voted(scores: Sequence[Scores], form: OutputType, task: Task) -> Scores:
     """What several seeds say of the same examples: the answer of most, of equals that of higher mean probability.
 
     Outputs are logarithms of mean probabilities; of numbers, prediction and output are the mean.
@@ -491,28 +500,28 @@ def voted(scores: Sequence[Scores], form: Form, task: Task) -> Scores:
     )
 
 
-def _said_at(scores: Scores, place: int) -> Said:
+def _said_at(scores: Scores, place: int) -> ExamplePrediction:
     likely = tuple(scores.likely[place]) if scores.likely else ()
-    return Said(float(scores.predictions[place]), scores.outputs[place], likely)
+    return ExamplePrediction(float(scores.predictions[place]), scores.outputs[place], likely)
 
 
-def _vote(every: Sequence[Said], form: Form) -> Said:
+def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePrediction:
     """What several seeds say of one example together."""
-    if isinstance(form, Regress):
+    if isinstance(form, Regression):
         mean = float(np.mean([said.prediction for said in every]))
-        return Said(mean, np.array([mean]))
+        return ExamplePrediction(mean, np.array([mean]))
     shares = np.mean([_shares(said, form) for said in every], axis=0)
     votes = Counter(int(said.prediction) for said in every)
     best = min(votes, key=lambda answer: (-votes[answer], -shares[answer], answer))
     with np.errstate(divide="ignore"):
         outputs = np.log(shares)  # -inf of a region that is not there
-    if len(shares) <= MANY or isinstance(form, Pick):
-        return Said(best, outputs)
-    return Said(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
+    if len(shares) <= MANY or isinstance(form, RegionSelection):
+        return ExamplePrediction(best, outputs)
+    return ExamplePrediction(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
 
 
-def _shares(said: Said, form: Form) -> np.ndarray:
+def _shares(said: ExamplePrediction, form: OutputType) -> np.ndarray:
     """Probabilities of a seed's answers."""
-    if isinstance(form, Pick):
+    if isinstance(form, RegionSelection):
         return np.asarray(softmax(said.outputs))
     return probabilities(said, form)

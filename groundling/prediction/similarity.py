@@ -102,7 +102,7 @@ class Matcher(Protocol):
         ...
 
 
-class ByCosine:
+class CosineMatcher:
     """A CLIP-like model's own measure; its features of every image and text are computed once and kept."""
 
     measure = "cosine x scale"
@@ -145,7 +145,7 @@ class ByCosine:
         return scores
 
 
-class ByMatchHead:
+class MatchHeadMatcher:
     """A pre-trained single-stream model's head that tells whether text and image belong together (1 = match)."""
 
     measure = "log-odds of a match"

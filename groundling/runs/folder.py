@@ -352,7 +352,7 @@ def _commit() -> str:
     return answer.stdout.strip()
 
 
-class Held:
+class FolderLock:
     """A folder held by this process until the object is gone, or the process is, however it ends.
 
     A file system without such locks (some networks') holds nothing, and nobody is refused there.
@@ -373,14 +373,14 @@ class Held:
             self.close()
 
 
-_HELD: WeakValueDictionary[Path, Held] = WeakValueDictionary()
+_HELD: WeakValueDictionary[Path, FolderLock] = WeakValueDictionary()
 """What this process holds: whoever asks for the same folder again shares it."""
 
 
-def hold(folder: Path) -> Held:
+def hold(folder: Path) -> FolderLock:
     """Hold a folder for this process; raises InputError if another one does."""
     key = folder.resolve()
-    held = _HELD.get(key) or Held(key)
+    held = _HELD.get(key) or FolderLock(key)
     _HELD[key] = held
     return held
 

@@ -35,13 +35,13 @@ def data_hash(path: str | Path) -> str:
     """
     path = Path(path)
     if path.is_file():
-        with _Remembered() as hashes:
+        with _HashCache() as hashes:
             return hashes.of(path)
     if not path.is_dir():
         return NOT_LOCAL
     digest = hashlib.sha256()
     files = [entry for entry in path.rglob("*") if entry.is_file()]
-    with _Remembered() as hashes:
+    with _HashCache() as hashes:
         for file in sorted(files, key=lambda file: file.parts):
             size = file.stat().st_size
             digest.update(f"{file.relative_to(path)}\t{size}\n".encode(errors="surrogateescape"))
@@ -56,14 +56,14 @@ def hashes_of(files: Sequence[Path]) -> list[str]:
 
 def each_hash(files: Iterable[Path]) -> Iterator[str]:
     """SHA-256 of one file after the other; raises InputError at one that is missing or cannot be read."""
-    with _Remembered() as hashes:
+    with _HashCache() as hashes:
         for file in files:
             yield hashes.of(file)
 
 
 def remember(written: Mapping[Path, str]) -> None:
     """Keep the SHA-256 of files that is known from writing them, so that nobody need read them for it."""
-    with _Remembered() as hashes:
+    with _HashCache() as hashes:
         for file, sha256 in written.items():
             hashes.keep(file, _state_of(file), sha256)
 
@@ -85,14 +85,14 @@ def sha256_of(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-class _Remembered:
+class _HashCache:
     """Hashes of files whose path, size, times and inode are those of an earlier time, of this process at least."""
 
     def __init__(self) -> None:
         self.folder = cache_folder()
         self.base: sqlite3.Connection | None = None
 
-    def __enter__(self) -> _Remembered:
+    def __enter__(self) -> _HashCache:
         if self.folder is not None:
             with suppress(sqlite3.Error):  # what cannot be remembered is read again
                 self.base = sqlite3.connect(self.folder / "hashes.sqlite")

@@ -53,7 +53,7 @@ class Job:
     """Names of the jobs that must be done before."""
 
 
-class _Running(NamedTuple):
+class _RunningJob(NamedTuple):
     job: Job
     began: float
     """`time.perf_counter()` when it was handed to a process."""
@@ -72,14 +72,14 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
     os.environ.update(ENVIRONMENT)  # new processes inherit it
     results: dict[str, Any] = {}
     waiting = list(jobs)
-    running: dict[Future[Any], _Running] = {}
+    running: dict[Future[Any], _RunningJob] = {}
     with _pool(processes) as pool:
         while waiting or running:
             free = processes - len(running)
             for job in _ready(waiting, results)[:free]:
                 waiting.remove(job)
                 future = pool.submit(job.call, *job.arguments)
-                running[future] = _Running(job, time.perf_counter())
+                running[future] = _RunningJob(job, time.perf_counter())
                 tell(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
             if not running:
                 names = [job.name for job in waiting]
@@ -94,7 +94,7 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
     return results
 
 
-def _under_way(running: Iterable[_Running], done: int, every: int) -> str:
+def _under_way(running: Iterable[_RunningJob], done: int, every: int) -> str:
     """How many jobs are done, and what runs for how long."""
     now = time.perf_counter()
     since = [f"{one.job.name} ({timedelta(seconds=round(now - one.began))})" for one in running]

@@ -35,12 +35,12 @@ class Leaves:
 
 
 @dataclass(frozen=True)
-class Nothing(Leaves):
+class NoOutput(Leaves):
     """It prints what it finds."""
 
 
 @dataclass(frozen=True)
-class Written(Leaves):
+class OutputFile(Leaves):
     """A file, or a folder of pages or data, which the command's function writes, all of it or nothing."""
 
     own: tuple[str, ...] = ()

@@ -132,13 +132,13 @@ _UNDER_WAY: WeakValueDictionary[int, Progress] = WeakValueDictionary()
 _NUMBERS = count()
 
 
-class _Last:
+class _LastReport:
     """When this process said something last, by the clock of `time.monotonic`."""
 
     time = 0.0
 
 
-_LAST = _Last()
+_LAST = _LastReport()
 
 
 def tell(line: str) -> None:

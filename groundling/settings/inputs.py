@@ -223,7 +223,7 @@ LEAST, MOST = 1e-9, 1e9
 """Weights: beyond them a file is hardly ever drawn, and their sums are no numbers any more."""
 
 
-class Weighted(NamedTuple):
+class WeightedFile(NamedTuple):
     """A file, and how often it is drawn relative to others."""
 
     file: str
@@ -231,12 +231,12 @@ class Weighted(NamedTuple):
     """0: nobody says."""
 
 
-def weighted(word: str | Path, flag: str) -> Weighted:
+def weighted(word: str | Path, flag: str) -> WeightedFile:
     """The file of one word of a command's `flag`; raises InputError for a weight that is none."""
     word = str(word)
     file, equals_sign, told = word.rpartition("=")
     if not equals_sign or Path(word).exists():
-        return Weighted(word)
+        return WeightedFile(word)
     try:
         weight = float(told)
     except ValueError:
@@ -246,10 +246,10 @@ def weighted(word: str | Path, flag: str) -> Weighted:
             f"{flag} {word}: {told!r} is no weight of a file; expected FILE or FILE=WEIGHT with a number above 0 "
             f"({LEAST:g} to {MOST:g})"
         )
-    return Weighted(file, weight)
+    return WeightedFile(file, weight)
 
 
-def weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighted]:
+def weighted_files(words: Sequence[str | Path], flag: str) -> list[WeightedFile]:
     """The same of all; raises InputError, too, if some have a weight and others have not, or one is there twice."""
     files = [weighted(word, flag) for word in words]
     without = [each.file for each in files if not each.weight]
@@ -264,7 +264,7 @@ def weighted_files(words: Sequence[str | Path], flag: str) -> list[Weighted]:
     return files
 
 
-class Named(NamedTuple):
+class NamedFolder(NamedTuple):
     """A folder, and what it is called."""
 
     name: str
@@ -272,14 +272,16 @@ class Named(NamedTuple):
     folder: str
 
 
-def named_folder(word: str | Path) -> Named:
+def named_folder(word: str | Path) -> NamedFolder:
     """The parts of FOLDER or NAME=FOLDER; either may have a `=` in it, so what is there decides which one is meant."""
     word = str(word)
     if Path(word).exists():
-        return Named("", word)
-    halves = [Named(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="]
+        return NamedFolder("", word)
+    halves = [
+        NamedFolder(word[:at], word[at + 1 :]) for at, letter in enumerate(word) if letter == "="
+    ]
     there = (half for half in halves if half.folder and Path(half.folder).exists())
-    return next(there, halves[0] if halves else Named("", word))
+    return next(there, halves[0] if halves else NamedFolder("", word))
 
 
 # How regions are found on photos: boxes, and an image encoder that looks into them. Imports nothing heavy.

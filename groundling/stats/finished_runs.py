@@ -12,7 +12,7 @@ import numpy as np
 
 from groundling.core.errors import InputError
 from groundling.core.metrics import METRICS, Metric
-from groundling.core.output_types import Form
+from groundling.core.output_types import OutputType
 from groundling.core.registry import is_outside, named, stock
 from groundling.data.tables import lines_of
 from groundling.prediction.predictions import Agreement
@@ -244,7 +244,7 @@ def _stock_metrics(task: str) -> tuple[Metric, ...]:
         return METRICS
 
 
-def _stock_form(task: str) -> Form | None:
+def _stock_form(task: str) -> OutputType | None:
     """The form of a task's answers; None if it is no part of the package."""
     try:
         return stock("tasks", Task, task).form

@@ -15,7 +15,7 @@ from groundling.core.batch import Example, RegionRow
 from groundling.core.documented import documented
 from groundling.core.errors import EMPTY, TWICE, InputError, at_places, check_known, twice
 from groundling.core.metrics import Metric
-from groundling.core.output_types import Form
+from groundling.core.output_types import OutputType
 from groundling.runs.hashing import data_hash
 
 
@@ -41,7 +41,7 @@ class Task:
 
     name: str
     """What commands and result files call it."""
-    form: Form
+    form: OutputType
     """The shape of its answer."""
     read: Callable[[Path, str], list[Example]]
     """(folder, split) to examples, whose `official` is what server and scorer call them; label None: unlabelled."""
@@ -68,7 +68,7 @@ class Task:
     """Reads a split as `read` does, with lines on what it left out; None where nothing is to be said."""
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the file that holds the split."""
-    listed: Callable[[Path], Form] | None = None
+    listed: Callable[[Path], OutputType] | None = None
     """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
     mark: Callable[[Example, RegionRow], np.ndarray] | None = None
     """Which of its R regions are right for an example, (R,) of 1 or 0, where the answer is a region."""
@@ -134,7 +134,7 @@ class Task:
         Args:
             split: An unlabelled split, one of `test`.
             officials: `Example.official` of its examples, in the order of the split's own file.
-            predictions: (N,), as `Form.predict` makes them, in the same order.
+            predictions: (N,), as `OutputType.predict` makes them, in the same order.
 
         Raises:
             InputError: The split has no server file, or an example has no official id.

@@ -14,7 +14,7 @@ import numpy as np
 from groundling.core.batch import Example, Gold, RegionRow
 from groundling.core.errors import InputError, expecting, refuse, twice
 from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
-from groundling.core.output_types import Pick
+from groundling.core.output_types import RegionSelection
 from groundling.data.images import leads_out
 from groundling.data.regions.store import inside
 from groundling.data.tables import lines_of, read_text
@@ -45,7 +45,7 @@ PROTOCOLS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "merged-box": _merged_box,
 }
 """The boxes (G, 4) of which a region has to match one: all of the phrase's (BAN, VisualBERT), or what encloses them."""
-FORM = Pick("phrase", "kl")
+FORM = RegionSelection("phrase", "kl")
 """A row is a phrase."""
 
 

@@ -17,7 +17,7 @@ from groundling.core.metrics import (
     SPEARMAN,
     Metric,
 )
-from groundling.core.output_types import Classify, Form, Regress
+from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.data.tables import read_tsv
 from groundling.tasks import Task
 
@@ -30,7 +30,7 @@ class GlueLayout:
 
     folder: str
     """Its folder inside the GLUE root."""
-    form: Form
+    form: OutputType
     """Classes in the order of their numbers, or a range of scores."""
     texts: tuple[str, ...]
     """Columns of the sentence or the two sentences."""
@@ -159,16 +159,16 @@ def _task(
 
 
 # Classes are numbered as on the hub; BERT's first code counts MNLI's from contradiction.
-YES = Classify(("0", "1"))
-TWO = Classify(("entailment", "not_entailment"))
-THREE = Classify(("entailment", "neutral", "contradiction"))
+YES = Classification(("0", "1"))
+TWO = Classification(("entailment", "not_entailment"))
+THREE = Classification(("entailment", "neutral", "contradiction"))
 PAIR = ("sentence1", "sentence2")
 ASKED = ("question1", "question2")
 MNLI_TEST = {"test_matched": "MNLI-m.tsv", "test_mismatched": "MNLI-mm.tsv"}
 
 RTE = _task(GlueLayout("RTE", TWO, PAIR, "label", PAIR), ACCURACY)
 MRPC = _task(GlueLayout("MRPC", YES, ("#1 String", "#2 String"), "Quality", PAIR), F1, ACCURACY)
-STSB = _task(GlueLayout("STS-B", Regress(0, 5), PAIR, "score", PAIR), PEARSON, SPEARMAN)
+STSB = _task(GlueLayout("STS-B", Regression(0, 5), PAIR, "score", PAIR), PEARSON, SPEARMAN)
 _cola = GlueLayout(
     "CoLA",
     YES,

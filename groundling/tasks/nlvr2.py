@@ -9,12 +9,12 @@ from typing import Any
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_some, refuse
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Suhr et al. 2019, NLVR2, github.com/lil-lab/nlvr"
-FORM = Classify(("False", "True"))
+FORM = Classification(("False", "True"))
 PARTS = ("balanced", "unbalanced")
 """Subsets, each with a file of identifiers."""
 

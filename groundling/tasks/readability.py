@@ -8,7 +8,7 @@ from typing import NamedTuple
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_some
 from groundling.core.metrics import MSE, RMSE
-from groundling.core.output_types import Regress
+from groundling.core.output_types import Regression
 from groundling.core.rng import generator
 from groundling.data.tables import columns_of, read_csv
 from groundling.tasks import Task
@@ -91,7 +91,7 @@ def _columns(path: Path) -> SourceColumns:
     return KAGGLE
 
 
-FORM = Regress()
+FORM = Regression()
 SOURCE = (
     "CommonLit Readability Prize (Kaggle 2021): RMSE; XDBERT's code computes the mean squared error"
 )

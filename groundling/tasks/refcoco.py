@@ -23,7 +23,7 @@ from groundling.core.errors import (
     twice,
 )
 from groundling.core.metrics import PICKED, UPPER_BOUND
-from groundling.core.output_types import Pick
+from groundling.core.output_types import RegionSelection
 from groundling.data.regions.annotations import read_instances
 from groundling.data.regions.store import inside
 from groundling.runs.folder import read_json
@@ -94,7 +94,7 @@ class ReferringExpression:
     """(4,): x1, y1, x2, y2 of the object in pixels."""
 
 
-class _Plain(pickle.Unpickler):
+class _PlainUnpickler(pickle.Unpickler):
     """Builds lists, dicts, texts and numbers, which need no name looked up; there is nothing else that it can call."""
 
     def find_class(self, module: str, name: str) -> NoReturn:
@@ -108,7 +108,7 @@ def read_plain(path: Path) -> Any:
     """A pickle of Python 2 or 3 that holds plain data; anything that could run code is refused, before it is made."""
     try:
         with Path(path).open("rb") as stream:
-            return _Plain(stream, encoding="latin1").load()
+            return _PlainUnpickler(stream, encoding="latin1").load()
     except Exception as error:  # a damaged pickle raises anything
         what = "not read" if isinstance(error, InputError | OSError) else "not a whole pickle"
         raise InputError(f"{path}: {what} ({first_line(error)})") from None
@@ -262,7 +262,7 @@ def _task(name: str, dev: tuple[str, ...], rule: Overlap, by: str = "unc") -> Ta
     to_learn = VL_BERT_LABELS if rule is VL_BERT else rule
     return Task(
         name,
-        Pick("regions", "bce"),
+        RegionSelection("regions", "bce"),
         partial(read, by=by),
         (PICKED, UPPER_BOUND),
         SOURCE,

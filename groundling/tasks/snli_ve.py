@@ -8,12 +8,12 @@ from pathlib import Path
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_some, refuse
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.tables import read_json_lines
 from groundling.tasks import Task
 
 SOURCE = "Xie et al. 2019, SNLI-VE, github.com/necla-ml/SNLI-VE"
-FORM = Classify(("entailment", "neutral", "contradiction"))
+FORM = Classification(("entailment", "neutral", "contradiction"))
 """In GLUE's order; SNLI-VE has none of its own."""
 IMAGE = ("Flikr30kID", "Flickr30K_ID", "Flickr30kID")
 """The distributed files' key (sic), the generator script's, and that of its relabelled offspring."""

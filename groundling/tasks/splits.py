@@ -20,9 +20,9 @@ import numpy as np
 
 from groundling.core.batch import IGNORE, Example, Sample
 from groundling.core.errors import InputError, check_known, refuse
-from groundling.core.output_types import Choose, Classify, OpenAnswer
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import stock
-from groundling.data.samples import Changed, Samples
+from groundling.data.samples import MappedSamples, Samples
 from groundling.runs.folder import disk_errors, json_text, read_json, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
@@ -94,7 +94,9 @@ def strata(task: Task, folder: Path, by: By = "auto", split: str = "") -> dict[s
 def chosen(task: Task, by: By) -> By:
     """The strata that `auto` means for a task; raises InputError where a task has none of this kind."""
     is_vcr = task.name in (vcr.ANSWER.name, vcr.RATIONALE.name)
-    is_labelled = isinstance(task.form, Classify) and not isinstance(task.form, Choose)
+    is_labelled = isinstance(task.form, Classification) and not isinstance(
+        task.form, MultipleChoice
+    )
     if by == "auto" and is_vcr:
         return "category"
     if by == "auto":
@@ -381,10 +383,10 @@ class SampleSelection:
         return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
 
 
-class Unlabelled(Changed):
+class UnlabelledSamples(MappedSamples):
     """Samples without their labels, or that never had any; whatever else they carry stays.
 
-    `DataSource(labelled, beside=Unlabelled(others, like), each=3)` puts three of them beside each labelled sample.
+    `DataSource(labelled, beside=UnlabelledSamples(others, like), each=3)` puts three beside each labelled sample.
     """
 
     def __init__(self, samples: Samples, like: np.ndarray) -> None:

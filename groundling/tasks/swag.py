@@ -7,14 +7,14 @@ from pathlib import Path
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_some
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Choose
+from groundling.core.output_types import MultipleChoice
 from groundling.core.rng import generator
 from groundling.data.tables import read_csv
 from groundling.tasks import Task
 
 ENDINGS = tuple(f"ending{i}" for i in range(4))
 DISTRACTORS = tuple(f"distractor-{i}" for i in range(4))
-FORM = Choose(("0", "1", "2", "3"))
+FORM = MultipleChoice(("0", "1", "2", "3"))
 SOURCE = "Zellers et al. 2018, SWAG, github.com/rowanz/swagaf"
 
 

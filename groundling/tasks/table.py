@@ -13,7 +13,7 @@ from typing import NamedTuple
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_some
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
-from groundling.core.output_types import Classify, Form, Regress
+from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.core.rng import seed_of
 from groundling.data.images import stem
 from groundling.data.tables import own_columns, rows_of, separator_note, where_of
@@ -115,7 +115,7 @@ class OwnReader:
         return [example_of(row, self.form, path, split) for row in self.sides[is_dev]]
 
 
-def _check_labels(path: Path, rows: Sequence[OwnRow], form: Form) -> None:
+def _check_labels(path: Path, rows: Sequence[OwnRow], form: OutputType) -> None:
     """Raises InputError for the first label that is none of the form's."""
     seen: set[str] = set()
     for row in rows:
@@ -124,16 +124,16 @@ def _check_labels(path: Path, rows: Sequence[OwnRow], form: Form) -> None:
             seen.add(row.label)
 
 
-def metrics_of(form: Form) -> tuple[Metric, ...]:
+def metrics_of(form: OutputType) -> tuple[Metric, ...]:
     """What answers of one's own are scored by."""
-    if not isinstance(form, Classify):
+    if not isinstance(form, Classification):
         return PEARSON, SPEARMAN, RMSE
     if len(form.labels) == 2:
         return ACCURACY, MATTHEWS, F1
     return (ACCURACY,)
 
 
-def example_of(row: OwnRow, form: Form, path: Path, split: str) -> Example:
+def example_of(row: OwnRow, form: OutputType, path: Path, split: str) -> Example:
     """The example of a row of a split; raises InputError for a label that is none of the form's."""
     return Example(
         f"{path.stem}-{split}-{row.number}",
@@ -145,7 +145,7 @@ def example_of(row: OwnRow, form: Form, path: Path, split: str) -> Example:
     )
 
 
-def form_of(labels: Mapping[str, object], asked: str) -> Form:
+def form_of(labels: Mapping[str, object], asked: str) -> OutputType:
     """Classes or numbers, as asked; by itself: numbers with a fraction or of many values are a regression.
 
     Args:
@@ -157,7 +157,7 @@ def form_of(labels: Mapping[str, object], asked: str) -> Form:
     """
     values = sorted(labels)
     if asked == "regress" or (asked == "auto" and _are_measurements(values)):
-        return Regress()
+        return Regression()
     if asked == "auto" and _are_measurements([_with_point(value) for value in values]):
         first = next(value for value in labels if "," in value)
         raise InputError(
@@ -168,7 +168,7 @@ def form_of(labels: Mapping[str, object], asked: str) -> Form:
         raise InputError(
             f"{labels[values[0]]}: every label is {values[0]!r}; expected at least two classes"
         )
-    return Classify(tuple(values))
+    return Classification(tuple(values))
 
 
 def _with_point(value: str) -> str:
@@ -237,7 +237,7 @@ def own_notes(read: OwnReader) -> list[str]:
         notes += _stray_spaces(Path(read.options.dev), read.dev_rows)
     else:
         notes += _unusual_split(read.path, read.rows, len(dev))
-    if isinstance(read.form, Classify):
+    if isinstance(read.form, Classification):
         notes += _odd_classes(read.form, train, dev)
     return notes + overlap(train, dev)
 
@@ -260,7 +260,7 @@ def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[st
     ]
 
 
-def _odd_classes(form: Classify, train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
+def _odd_classes(form: Classification, train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
     """Classes of one row, on one side only or spelt alike: a line for one, or for all that are odd in the same way."""
     in_train = Counter(row.label for row in train)
     in_dev = Counter(row.label for row in dev)

@@ -13,7 +13,7 @@ from scipy.special import softmax
 from groundling.core.batch import Example, Tags
 from groundling.core.errors import InputError, refuse
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Choose
+from groundling.core.output_types import MultipleChoice
 from groundling.data.images import leads_out
 from groundling.data.regions.annotations import Objects, metadata
 from groundling.data.tables import read_json_lines
@@ -22,7 +22,7 @@ from groundling.tasks import Task, check_labelled_alike
 SOURCE = "Zellers et al. 2019, VCR, visualcommonsense.com; read as github.com/rowanz/r2c does"
 CHOICES = 4
 """Answers to a question, and rationales of an answer."""
-FORM = Choose(tuple(map(str, range(CHOICES))))
+FORM = MultipleChoice(tuple(map(str, range(CHOICES))))
 NAMES = (
     "Casey",
     "Riley",

@@ -18,8 +18,7 @@ from groundling.teachers.clip_parts import (
     FEATURES,
     SCORED_IMAGE,
     SCORED_TEXT,
-    Anchors,
-    Answers,
+    AnswerConfidence,
     ClipBatch,
     ClipImages,
     ClipPart,
@@ -28,6 +27,7 @@ from groundling.teachers.clip_parts import (
     ClipScores,
     ClipTexts,
     ClipWords,
+    ClusterConfidence,
     Photos,
 )
 
@@ -52,7 +52,7 @@ class ClipTeacher(ClipParts):
         *,
         scorer: FrozenClip | None = None,
         keywords: Keywords | None = None,
-        sure_of: Answers | Anchors | None = None,
+        sure_of: AnswerConfidence | ClusterConfidence | None = None,
         pictures: Mapping[str, Picture] | None = None,
     ) -> None:
         """A teacher that is asked for `wants`, some of `FEATURES`.
@@ -117,12 +117,17 @@ class ClipTeacher(ClipParts):
 
 
 def _with_dependencies(
-    wanted: Collection[str], clips: Clips, sure_of: Answers | Anchors | None, options: Targeted
+    wanted: Collection[str],
+    clips: Clips,
+    sure_of: AnswerConfidence | ClusterConfidence | None,
+    options: Targeted,
 ) -> set[str]:
     """All features that have to be computed for what is asked for."""
     made = set(wanted)
     if "clip_confidence" in made:
-        made.add("clip_similarity" if isinstance(sure_of, Anchors) else clips.scored_image)
+        made.add(
+            "clip_similarity" if isinstance(sure_of, ClusterConfidence) else clips.scored_image
+        )
         if sure_of is None:
             raise InputError("a teacher's confidence needs a task with answers to be sure of")
     if "clip_similarity" in made:

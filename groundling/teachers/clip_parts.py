@@ -22,8 +22,8 @@ from groundling.data.images import Picture, digest_of, read_picture
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.samples import Samples
 from groundling.data.text.keywords import (
-    BuiltIn,
     Keywords,
+    Yake,
     keyword_importance,
     select,
     select_random,
@@ -50,14 +50,14 @@ SCORED_TEXT = "clip_scored_text"
 
 
 @dataclass(frozen=True)
-class Answers:
+class AnswerConfidence:
     """How sure a teacher is of an image's answer: its softmax over all answers of the task, as texts (VQA)."""
 
     texts: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Anchors:
+class ClusterConfidence:
     """How sure a teacher is of a class: each class is a cluster of the training data's similarities (SNLI-VE).
 
     The logit of a class is minus the squared distance to its centre, over twice the variance around all centres.
@@ -346,7 +346,7 @@ class ClipWords(ClipPart):
     def __init__(self, clips: Clips, options: Targeted, keywords: Keywords | None = None) -> None:
         """`options`: how words are selected; `keywords`: an extractor other than the built-in one."""
         self.options = options
-        self.keywords = keywords or BuiltIn()
+        self.keywords = keywords or Yake()
         self.ranks = options.select == "top"  # by what words are worth, and not by chance
         super().__init__(clips, ("clip_words", "clip_word"), sees=self.ranks, reads=True)
 
@@ -474,7 +474,10 @@ class ClipScores(ClipPart):
     cacheable = "never"
 
     def __init__(
-        self, clips: Clips, made: Collection[str], sure_of: Answers | Anchors | None = None
+        self,
+        clips: Clips,
+        made: Collection[str],
+        sure_of: AnswerConfidence | ClusterConfidence | None = None,
     ) -> None:
         """`made`: which of the two; `sure_of`: what `clip_confidence` is about."""
         self.sure_of = sure_of
@@ -490,7 +493,7 @@ class ClipScores(ClipPart):
     def key(self) -> dict[str, Any]:
         """As every part's, and the answers."""
         key = super().key()
-        if isinstance(self.sure_of, Answers):
+        if isinstance(self.sure_of, AnswerConfidence):
             listed = json.dumps(self.sure_of.texts).encode()
             key["answers"] = hashlib.sha256(listed).hexdigest()
         return key
@@ -503,7 +506,7 @@ class ClipScores(ClipPart):
 
     def cluster(self, samples: Samples, compared: Sequence[ClipPart]) -> None:
         """Find the classes' clusters; `compared`: the parts whose features the samples do not carry."""
-        if not isinstance(self.sure_of, Anchors) or self.clusters is not None:
+        if not isinstance(self.sure_of, ClusterConfidence) or self.clusters is not None:
             return
         similarity = "clip_similarity"
         own = ClipScores(self.clips, (similarity,))
@@ -526,7 +529,7 @@ class ClipScores(ClipPart):
             pairs = image * one.found[self.clips.scored_text]
             found["clip_similarity"] = scale * pairs.sum(-1)
         if "clip_confidence" in self.made:
-            if isinstance(self.sure_of, Answers):
+            if isinstance(self.sure_of, AnswerConfidence):
                 found["clip_confidence"] = self._of_answers(image, self.sure_of.texts)
             else:
                 found["clip_confidence"] = self._of_classes(found["clip_similarity"])

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify, Form, OpenAnswer
+from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import built, is_outside
 from groundling.core.rng import seed_of
 from groundling.data.text.keywords import Keywords
@@ -19,7 +19,7 @@ from groundling.objectives import Given, features_needed
 from groundling.settings.objectives import Distilling, Targeted
 from groundling.teachers import Teacher, is_teacher
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import FEATURES, Anchors, Answers
+from groundling.teachers.clip_parts import FEATURES, AnswerConfidence, ClusterConfidence
 from groundling.teachers.dataset import FeatureCache, TeacherSet, cache_folder
 from groundling.teachers.text import ClipTextTeacher
 
@@ -68,7 +68,7 @@ def load_teachers(
     needs: Collection[str],
     distilling: Distilling,
     targeted: Targeted,
-    form: Form | None = None,
+    form: OutputType | None = None,
 ) -> list[Teacher]:
     """The teachers of a `source` for features that objectives read; these tell whether one must see images."""
     of_clip = set(needs) & set(FEATURES)
@@ -97,7 +97,7 @@ def load_teacher(source: str, options: Distilling) -> Teacher:
 
 
 def load_clip_teacher(
-    source: str, needs: Collection[str], options: Targeted, form: Form | None
+    source: str, needs: Collection[str], options: Targeted, form: OutputType | None
 ) -> ClipTeacher:
     """A CLIP-like model as a teacher of images and texts, with the sides that `needs` ask for; see `Targeted`."""
     by_chance = {"clip_words", "clip_word"} if options.select == "random" else set()
@@ -132,10 +132,10 @@ def _is_extractor(value: object) -> TypeGuard[Keywords]:
     return callable(value)
 
 
-def _sure_of(form: Form | None) -> Answers | Anchors:
+def _sure_of(form: OutputType | None) -> AnswerConfidence | ClusterConfidence:
     """What a teacher can be sure of in a task; raises InputError for one without answers."""
     if isinstance(form, OpenAnswer):
-        return Answers(tuple(text for text in form.labels if text not in form.never))
-    if isinstance(form, Classify):
-        return Anchors(len(form.labels))
+        return AnswerConfidence(tuple(text for text in form.labels if text not in form.never))
+    if isinstance(form, Classification):
+        return ClusterConfidence(len(form.labels))
     raise InputError("--td-gate: this task has no answers of which a teacher could be sure")

@@ -18,7 +18,7 @@ from groundling.core.registry import fitting
 from groundling.core.rng import generator
 from groundling.data.samples import Samples, Subset
 from groundling.objectives import Objective, in_order
-from groundling.settings.inputs import Weighted
+from groundling.settings.inputs import WeightedFile
 from groundling.settings.training import TrainConfig
 
 POOL = 64
@@ -57,7 +57,7 @@ class DataSource:
 
 
 def sectioned(
-    source: DataSource, bounds: Sequence[int], files: Sequence[Weighted]
+    source: DataSource, bounds: Sequence[int], files: Sequence[WeightedFile]
 ) -> list[DataSource]:
     """A source of several files as one for each, drawn by weight; the source as it is, if files have no weights.
 
@@ -334,7 +334,7 @@ def _whole_steps(per_epoch: float, epochs: float) -> int:
     return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
-class Feed(Dataset[Batch]):
+class BatchSampler(Dataset[Batch]):
     """Micro-batches of one process, corrupted and padded, by number; what a `DataLoader` reads.
 
     A sample's corruption follows from its epoch alone, so any split of the batch sees the same.

@@ -35,7 +35,7 @@ Taken = Sequence[Scored]
 
 @documented
 @dataclass(frozen=True)
-class Exam:
+class Evaluator:
     """What is measured on held-out data every so often, and what follows from it."""
 
     split: str

@@ -25,7 +25,7 @@ from groundling.runs.progress import followed, say_notes
 from groundling.settings.training import Examining, TrainConfig
 from groundling.teachers import Teacher, add_features
 from groundling.training.batch_sampler import Corruption, DataSource, scores
-from groundling.training.evaluation import Exam
+from groundling.training.evaluation import Evaluator
 from groundling.training.loop import ModelWithObjectives, counted
 
 # What objectives lose who guess: by how frequent each answer is, or by the mean, without any look at the input.
@@ -38,12 +38,12 @@ class Guessing:
     """Gathers what terms are scored against, and tells the loss of the best answer that is always the same."""
 
     def __init__(self) -> None:
-        self.gathered: dict[str, _Gathered] = {}
+        self.gathered: dict[str, _TermSums] = {}
 
     def add(self, targets: Mapping[str, Targets]) -> None:
         """Some items of every term."""
         for term, some in targets.items():
-            self.gathered.setdefault(term, _Gathered(some.kind)).add(some.values.cpu().numpy())
+            self.gathered.setdefault(term, _TermSums(some.kind)).add(some.values.cpu().numpy())
 
     def levels(self) -> dict[str, float]:
         """The loss of guessing by term: nats for classes and shares; for numbers a squared error.
@@ -54,7 +54,7 @@ class Guessing:
         return {term: one.level() for term, one in self.gathered.items() if one.items}
 
 
-class _Gathered:
+class _TermSums:
     """Sums over the items of one term."""
 
     def __init__(self, kind: str) -> None:
@@ -142,11 +142,11 @@ def exam_every(
     metric: str,
     measure: Callable[[], Mapping[str, float]],
     higher_is_better: bool = True,
-) -> Exam | None:
+) -> Evaluator | None:
     """What is measured every --eval-every epochs; None without."""
     if not examining.eval_every:
         return None
-    return Exam(
+    return Evaluator(
         split=split,
         metric=metric,
         measure=measure,
@@ -214,7 +214,7 @@ class HeldOut:
                     f"{world} processes"
                 )
 
-    def exam(self, examining: Examining) -> Exam | None:
+    def exam(self, examining: Examining) -> Evaluator | None:
         """This loss every --eval-every epochs, less being better; None without."""
         split = f"held-out {self.what}"
         return exam_every(examining, split, "loss", self.measure, higher_is_better=False)

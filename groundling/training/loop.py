@@ -20,7 +20,7 @@ from accelerate.utils import DistributedDataParallelKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from groundling.core.batch import Batch, Encoded, collate, sent
+from groundling.core.batch import Batch, EncoderOutput, collate, sent
 from groundling.core.errors import InputError
 from groundling.core.registry import described, fitting
 from groundling.core.rng import generator, seed_of
@@ -33,9 +33,9 @@ from groundling.runs.jobs import on_processor
 from groundling.runs.progress import Progress
 from groundling.settings.training import TrainConfig
 from groundling.teachers import FiniteCheck, Teacher, add_features
-from groundling.training.batch_sampler import DataSource, Feed, Steps, planned, scores
-from groundling.training.evaluation import Exam
-from groundling.training.inner_steps import ForwardOutput, InnerStep, MicroStep, Once, Terms
+from groundling.training.batch_sampler import BatchSampler, DataSource, Steps, planned, scores
+from groundling.training.evaluation import Evaluator
+from groundling.training.inner_steps import ForwardOutput, InnerStep, MicroStep, PlainStep, Terms
 from groundling.training.optimizers import clip_each, optimizer_of, set_rates
 
 MOST_WORKERS = 4
@@ -51,7 +51,7 @@ class ModelWithObjectives(nn.Module):
         self.model = model
         self.objectives = nn.ModuleList(objectives)
         self.scored_by: dict[str, Objective] = {}
-        self.compiled: Callable[[Batch], Encoded] | None = None
+        self.compiled: Callable[[Batch], EncoderOutput] | None = None
 
     def compile_model(self) -> None:
         """Let the model's passes be compiled; what is saved and exported stays as it is."""
@@ -106,19 +106,19 @@ def train(
     *,
     teachers: Sequence[Teacher] = (),
     inner: InnerStep | None = None,
-    exam: Exam | None = None,
+    exam: Evaluator | None = None,
 ) -> dict[str, object]:
     """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
 
     `data` is one data set or several `DataSource`s, one of which is drawn per step. `teachers` are live ones, whose
     inputs the data carries (`TeacherDataset`); they are neither saved nor trained. `inner` runs each micro-batch's
-    passes, such as those of adversarial training. `exam` is taken on the way; it may end the run early, or choose the step
-    whose weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints from which
-    the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
+    passes, such as those of adversarial training. `exam` is taken on the way; it may end the run early, or choose
+    the step whose weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints
+    from which the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
     `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
-    inner = Once() if inner is None else inner
+    inner = PlainStep() if inner is None else inner
     with _quiet_writer():
         training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
         recomputed = recomputing(model) if config.gradient_checkpointing else nullcontext()
@@ -165,7 +165,7 @@ class _Training:
         out: Path,
         teachers: Sequence[Teacher],
         inner: InnerStep,
-        exam: Exam | None,
+        exam: Evaluator | None,
     ) -> None:
         """Arguments as those of `train`; begins where a killed run in `out` stopped."""
         self.objectives = objectives
@@ -191,7 +191,7 @@ class _Training:
         for teacher in teachers:
             teacher.to(self.accelerator.device)
         self.log = _Log(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
-        self.late = _Late()
+        self.late = _DeferredChecks()
         # Pieces and regions cut off since the last checkpoint: () before there are any, then (2,).
         self.cut = torch.zeros((), dtype=torch.long)
 
@@ -352,7 +352,7 @@ class _Training:
         if saving:
             self._save()
 
-    def _examine(self, exam: Exam, progress: Progress) -> None:
+    def _examine(self, exam: Evaluator, progress: Progress) -> None:
         """Take the exam and keep the weights if none were better before."""
         counters = self.counters
         taken = plain({"step": counters.step, **exam.measure()})  # as a checkpoint has it
@@ -462,7 +462,7 @@ def _batches(
 ) -> Iterator[Batch]:
     """This process's micro-batches from optimizer step `start` on."""
     rank, world = accelerator.process_index, accelerator.num_processes
-    feed = Feed(plan, objectives, config.accumulate, rank, world)
+    feed = BatchSampler(plan, objectives, config.accumulate, rank, world)
     return iter(
         DataLoader(
             feed,
@@ -564,7 +564,7 @@ def _divisor(totals: Mapping[str, Tensor], term: str) -> Tensor | float:
     return totals[term].clamp(min=1) if term in totals else 1.0
 
 
-class _Late:
+class _DeferredChecks:
     """Checks of a step, settled when the next one is queued: until then nothing waits for the device."""
 
     def __init__(self) -> None:

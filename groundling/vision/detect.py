@@ -47,7 +47,7 @@ class Boxes:
     """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
 
 
-class Annotated(NamedTuple):
+class AnnotatedBoxes(NamedTuple):
     """What files say of one image's boxes before it is opened."""
 
     size: tuple[int, int]
@@ -66,7 +66,7 @@ class Annotated(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Keep:
+class DetectionFilter:
     """Which of a detector's boxes stay, as for bottom-up attention: the confident ones, within bounds."""
 
     threshold: float = 0.2
@@ -102,7 +102,7 @@ def overlaps(box: np.ndarray, others: np.ndarray) -> np.ndarray:
 class Detector:
     """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or sigmoids (RT-DETR, D-FINE)."""
 
-    def __init__(self, source: str | Path, keep: Keep, device: str = "cpu") -> None:
+    def __init__(self, source: str | Path, keep: DetectionFilter, device: str = "cpu") -> None:
         """`source` is a hub id or a folder with model and image processor; raises InputError if it does not load."""
         config = load_config(source)
         self.keep = keep
@@ -152,7 +152,7 @@ def grid(side: int) -> Boxes:
     return Boxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
 
 
-def annotated(*sources: str | Path) -> tuple[dict[str, Annotated], list[str]]:
+def annotated(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
     """Boxes that exist already, by image file: annotated ones, detected ones, or both of every image.
 
     Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`, with a json beside
@@ -162,7 +162,7 @@ def annotated(*sources: str | Path) -> tuple[dict[str, Annotated], list[str]]:
     """
     if len(sources) == 1 and Path(sources[0]).is_dir():
         return _of_vcr(Path(sources[0]))
-    known = _Known()
+    known = _CocoFiles()
     detections: list[tuple[str | Path, list[Detection]]] = []
     for source in sources:
         if Path(source).is_dir():
@@ -186,7 +186,7 @@ def _content(source: str | Path) -> Any:
     return content
 
 
-class _Known:
+class _CocoFiles:
     """Images, classes and boxes of COCO's files, as they are read."""
 
     def __init__(self) -> None:
@@ -233,7 +233,7 @@ class _Known:
             self.notes.setdefault(one.image, []).append(box)
             self.detected.add(one.image)
 
-    def boxes(self) -> tuple[dict[str, Annotated], list[str]]:
+    def boxes(self) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
         """Every image's boxes by its file, and the names of the classes."""
         order = sorted(self.names)
         place = {category: at for at, category in enumerate(order)}
@@ -241,7 +241,7 @@ class _Known:
         for image, file in self.files.items():
             size = self.sizes[image]
             boxes = replace(_boxes(self.notes[image], place), numbered=image not in self.detected)
-            found[file] = Annotated(size, _cut(boxes, size) if any(size) else boxes)
+            found[file] = AnnotatedBoxes(size, _cut(boxes, size) if any(size) else boxes)
         return found, [self.names[category] for category in order]
 
     def _add_class(self, path: str | Path, category: int, name: str) -> None:
@@ -270,7 +270,7 @@ def _cut(boxes: Boxes, size: tuple[int, int]) -> Boxes:
     return Boxes(cut[kept], boxes.confidence[kept], classes, left_out, boxes.numbered)
 
 
-def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
+def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
     """As `annotated`; confidence is 1 for all, which keeps them in the order of the tags' numbers."""
     stills = {path: metadata(path) for path in sorted(folder.rglob("*.json"))}
     if not stills:
@@ -285,5 +285,5 @@ def _of_vcr(folder: Path) -> tuple[dict[str, Annotated], list[str]]:
         confidence = np.ones_like(objects.confidence)
         classes = np.array([number[name] for name in objects.names], np.int64)
         found = Boxes(objects.boxes, confidence, classes, numbered=True, segments=path)
-        boxes[file] = Annotated(objects.size, found)
+        boxes[file] = AnnotatedBoxes(objects.size, found)
     return boxes, names

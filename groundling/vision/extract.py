@@ -33,7 +33,14 @@ from groundling.data.shards import ProcessRank
 from groundling.models.loading import load_config, load_processor, load_weights, weights_sha256
 from groundling.runs.progress import Progress
 from groundling.settings.inputs import Extraction, Finding
-from groundling.vision.detect import Annotated, Boxes, Detector, Keep, annotated, grid
+from groundling.vision.detect import (
+    AnnotatedBoxes,
+    Boxes,
+    DetectionFilter,
+    Detector,
+    annotated,
+    grid,
+)
 from groundling.vision_language.end_to_end import roi_align
 
 BINS = 7
@@ -183,7 +190,7 @@ def listing(
     return list(kept.items()), gaps
 
 
-class Ready(NamedTuple):
+class LoadedImage(NamedTuple):
     """An image that has been read."""
 
     id: str
@@ -199,7 +206,7 @@ class Extractor:
         self,
         extraction: Extraction,
         device: str,
-        annotations: Mapping[str, Annotated],
+        annotations: Mapping[str, AnnotatedBoxes],
         names: Sequence[str],
     ) -> None:
         """`annotations`: boxes of files by image file, of classes `names`; empty if there are none."""
@@ -215,7 +222,7 @@ class Extractor:
         if finding.grid:
             sources = [f"a grid of {finding.grid} x {finding.grid}"]
         if not sources or extraction.also_detected:
-            keep = Keep(finding.threshold, finding.least, finding.most, finding.overlap)
+            keep = DetectionFilter(finding.threshold, finding.least, finding.most, finding.overlap)
             sources.append(f"the detector, {keep}")
             self.detector = Detector(finding.detector, keep, device)
             models["detector"] = finding.detector
@@ -256,7 +263,7 @@ class Extractor:
         regions: dict[str, ImageRegions] = {}
         skipped: list[str] = []
         for start in range(0, len(images), self.extraction.batch):
-            sizes: dict[tuple[int, int], list[Ready]] = {}
+            sizes: dict[tuple[int, int], list[LoadedImage]] = {}
             batch = images[start : start + self.extraction.batch]
             for name, path in batch:
                 try:
@@ -278,14 +285,14 @@ class Extractor:
                 skipped.append(f"{name}: no box in it")
         return kept, skipped
 
-    def _read(self, name: str, picture: Picture) -> Ready:
+    def _read(self, name: str, picture: Picture) -> LoadedImage:
         image = read_picture(picture)
         if not self.annotations or not isinstance(picture, Path):
-            return Ready(name, image)
+            return LoadedImage(name, image)
         known = self.annotations[picture.relative_to(self.extraction.images).as_posix()]
-        return Ready(name, image, known.on(image.size))
+        return LoadedImage(name, image, known.on(image.size))
 
-    def _together(self, ready: Sequence[Ready]) -> list[ImageRegions]:
+    def _together(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
         """The regions of images of one size."""
         images = [one.image for one in ready]
         boxes = [one.boxes for one in ready if one.boxes is not None]
@@ -349,7 +356,7 @@ def _cover(boxes: Boxes) -> np.ndarray | None:
     )
 
 
-class Extracted(NamedTuple):
+class ExtractionResult(NamedTuple):
     """What is needed to close a store of extracted regions; the same in every process."""
 
     facts: dict[str, Any]
@@ -360,12 +367,12 @@ class Extracted(NamedTuple):
     """Images that were left out before any was read, with reasons."""
 
 
-def extract(extraction: Extraction, folder: str | Path, part: ProcessRank) -> Extracted:
+def extract(extraction: Extraction, folder: str | Path, part: ProcessRank) -> ExtractionResult:
     """Write every shard of a store in `folder` that belongs to `part` and is missing."""
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
         device = f"cuda:{part.rank % torch.cuda.device_count()}"
-    annotations: dict[str, Annotated] = {}
+    annotations: dict[str, AnnotatedBoxes] = {}
     names: list[str] = []
     if extraction.boxes:
         annotations, names = annotated(*extraction.boxes)
@@ -379,13 +386,13 @@ def extract(extraction: Extraction, folder: str | Path, part: ProcessRank) -> Ex
     for number, shard in shards.items():
         writer.write(number, *extractor(shard, progress))
     progress.close()
-    return Extracted(extractor.facts, extractor.key, gaps)
+    return ExtractionResult(extractor.facts, extractor.key, gaps)
 
 
 # Regions of photos that no store holds: found as `groundling regions` would, when somebody asks about them.
 
 
-class Finder:
+class RegionFinder:
     """Finds the regions of photos by a store's own detector or grid, and its backbone."""
 
     def __init__(

@@ -27,7 +27,7 @@ SIDE = 800
 
 @documented
 @dataclass(frozen=True)
-class Shown:
+class AnnotatedPhoto:
     """A photo with its boxes, and what each of them is."""
 
     id: str
@@ -44,7 +44,7 @@ def show_regions(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
-) -> Shown:
+) -> AnnotatedPhoto:
     """The photo of an image with the boxes that a region store has of it.
 
     Args:
@@ -63,7 +63,7 @@ def shown(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
-) -> Shown:
+) -> AnnotatedPhoto:
     """The same for a command, whose mistakes are told by its flags."""
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
@@ -74,7 +74,9 @@ def shown(
         photo = read_picture(file)
     row = regions[found]
     told = _told(regions, row)
-    return Shown(found, _drawn(photo, row, told), told, _notes(regions, found, file, photo))
+    return AnnotatedPhoto(
+        found, _drawn(photo, row, told), told, _notes(regions, found, file, photo)
+    )
 
 
 def _id_in(store: RegionStore, image: str) -> str:

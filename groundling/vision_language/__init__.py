@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from groundling.core.batch import Example
 from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.models.multimodal_embeddings import Join
+from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective
 from groundling.settings.objectives import PhaseOptions
@@ -38,12 +38,12 @@ def as_it_is(model: SingleStream, examples: Sequence[Example], pretraining: bool
 
 @documented
 @dataclass(frozen=True)
-class Design:
+class Architecture:
     """A vision-language model that is a BERT over text and regions; raises InputError if its join has another name."""
 
     name: str
     """Also the join's `kind`, by which a folder's model finds its design."""
-    join: type[Join]
+    join: type[MultimodalEmbeddings]
     """How texts and regions become one sequence."""
     build: Callable[..., SingleStream]
     """(bert, tokenizer, width of a region's features, options) to a model."""

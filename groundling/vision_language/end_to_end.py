@@ -12,13 +12,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
-from groundling.core.batch import Batch, Encoded, Regions, needed, sent
+from groundling.core.batch import Batch, EncoderOutput, Regions, needed, sent
 from groundling.core.errors import InputError
 from groundling.models.attention import Watch
-from groundling.models.formats import Kind, Student
+from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.loading import load_config, load_processor, load_weights
-from groundling.models.multimodal_embeddings import Join
+from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.settings.inputs import Pixels
 from groundling.vision_language.single_stream import (
     JOIN,
@@ -27,8 +27,8 @@ from groundling.vision_language.single_stream import (
     described_join,
     load_single_stream,
 )
-from groundling.vision_language.visualbert import VisualBertJoin, visualbert
-from groundling.vision_language.vlbert import VLBertJoin, vlbert
+from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
+from groundling.vision_language.vlbert import VLBertEmbeddings, vlbert
 
 # RoIAlign: torchvision's where it is installed, else this one, which gives the same values.
 # He et al. 2017, "Mask R-CNN", Section 3; with the half-pixel shift that torchvision calls `aligned=True`.
@@ -208,7 +208,7 @@ class EndToEnd(SingleStream):
         self.cnn.eval()
         return self
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """As `SingleStream`, with features of the regions seen in the pixels; a batch of texts alone needs neither."""
         return super().forward(batch if batch.regions is None else self.look(batch), attention)
 
@@ -331,7 +331,7 @@ def end_to_end(
 
 
 def reading_pixels(
-    start: Student, pixels: Pixels, design: str = "vlbert", options: Mapping[str, Any] | None = None
+    start: Encoder, pixels: Pixels, design: str = "vlbert", options: Mapping[str, Any] | None = None
 ) -> EndToEnd:
     """An end-to-end model, at other sides if these are given, or a new one of a design around a loaded BERT.
 
@@ -350,7 +350,7 @@ def reading_pixels(
 def load_end_to_end(folder: str | Path) -> EndToEnd:
     """A model from a folder written by its `export`."""
     kind = described_join(folder).get("kind")
-    joins: tuple[type[Join], ...] = (VLBertJoin, VisualBertJoin)
+    joins: tuple[type[MultimodalEmbeddings], ...] = (VLBertEmbeddings, VisualBertEmbeddings)
     by_kind = {join.kind: join for join in joins}
     if kind not in by_kind:
         raise InputError(f"{folder}: a {kind} model has no CNN; remove {CNN} from the folder")
@@ -370,5 +370,5 @@ def _is_end_to_end(source: str) -> bool:
     return (Path(source) / JOIN).exists() and (Path(source) / CNN).exists()
 
 
-PIXELS = Kind("end-to-end model", _is_end_to_end, load_end_to_end)
+PIXELS = ModelFormat("end-to-end model", _is_end_to_end, load_end_to_end)
 """VL-BERT or VisualBERT with its own CNN."""

@@ -6,18 +6,18 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.errors import InputError, check_known
-from groundling.core.output_types import Form
+from groundling.core.output_types import OutputType
 from groundling.core.registry import fitting, instances, is_outside, named, outside, stock
 from groundling.data.regions.stores import SeveralStores
 from groundling.models.adapters import AdapterHead
-from groundling.models.formats import Kind, Student, Viewed
+from groundling.models.formats import Encoder, InspectionFormat, ModelFormat
 from groundling.models.hub import CNN
-from groundling.models.multimodal_embeddings import Join
+from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import HeadContext, RawFirst, TaskHead, plain_head
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.settings.fields import refuse_given
 from groundling.settings.inputs import Joining
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 from groundling.vision_language.single_stream import (
     JOIN,
     SingleStream,
@@ -27,28 +27,29 @@ from groundling.vision_language.single_stream import (
 )
 
 
-def load_student(source: str | Path, kind: str = "", design: str = "") -> Student:
-    """The model of a hub id or folder; `Kind`s of `models/` and `vision_language/` are asked first, then transformers.
+def load_student(source: str | Path, kind: str = "", design: str = "") -> Encoder:
+    """The model of a hub id or folder; `ModelFormat`s of this package are asked first, then transformers.
 
-    `kind` (MODULE:NAME) names a `Kind` of your own that loads it, `design` the `Design` that a single-stream model of
-    a join outside this package was made with. Raises InputError if there is no model, or one that needs these.
+    `kind` (MODULE:NAME) names a `ModelFormat` of your own that loads it, `design` the `Architecture` that a
+    single-stream model of a join outside this package was made with. Raises InputError if there is no model, or one
+    that needs these.
     """
     if kind:
-        loaded: object = outside(kind, Kind).load(str(source))
-        return fitting(loaded, Student, f"{kind}: `load` returned")
+        loaded: object = outside(kind, ModelFormat).load(str(source))
+        return fitting(loaded, Encoder, f"{kind}: `load` returned")
     if is_single_stream(source):
         return load_single_stream(source, _join_of(source, design))
-    kinds = instances("models", Kind) | instances("vision_language", Kind)
+    kinds = instances("models", ModelFormat) | instances("vision_language", ModelFormat)
     for one in kinds.values():
         if one.fits(str(source)):
             return one.load(str(source))
     return load_text_encoder(source)
 
 
-def load_viewed(source: str | Path) -> Student:
-    """The model of a hub id or folder as it is looked at, see `Viewed`; any other as `load_student` has it."""
+def load_viewed(source: str | Path) -> Encoder:
+    """The model of a hub id or folder as it is looked at, see `InspectionFormat`; others as `load_student` has them."""
     if not is_single_stream(source):
-        for one in instances("models", Viewed).values():
+        for one in instances("models", InspectionFormat).values():
             if one.fits(str(source)):
                 return one.load(str(source))
     return load_student(source)
@@ -59,27 +60,27 @@ def is_single_stream(source: str | Path) -> bool:
     return (Path(source) / JOIN).exists() and not (Path(source) / CNN).exists()
 
 
-def _join_of(source: str | Path, design: str) -> type[Join]:
+def _join_of(source: str | Path, design: str) -> type[MultimodalEmbeddings]:
     """The kind of join a folder's model has; one of another package is only taken if it is named by `design`."""
     kind = str(described_join(source)["kind"])
     if is_outside(design):
-        named_by_user = outside(design, Design)
+        named_by_user = outside(design, Architecture)
         if named_by_user.name == kind:
             return named_by_user.join
-    offered = instances("vision_language", Design)
+    offered = instances("vision_language", Architecture)
     told = f"{Path(source) / JOIN}: unknown kind {kind!r}"
     advice = "; of a design of your own, pass --join MODULE:NAME, too"
     check_known(kind, sorted(offered), told, advice)
     return offered[kind].join
 
 
-def design_of(model: SingleStream, name: str = "") -> Design:
+def design_of(model: SingleStream, name: str = "") -> Architecture:
     """The paper whose model it is; `name` (MODULE:NAME) where that is a design of your own."""
     if is_outside(name):
-        design = outside(name, Design)
+        design = outside(name, Architecture)
         if design.name == model.join.kind:
             return design
-    return stock("vision_language", Design, model.join.kind)
+    return stock("vision_language", Architecture, model.join.kind)
 
 
 PLAIN = "plain"
@@ -90,7 +91,7 @@ RAW = "raw"
 """One Linear on a text encoder's own first position."""
 
 
-def new_head(student: Student, form: Form, name: str = PLAIN, design: str = "") -> TaskHead:
+def new_head(student: Encoder, form: OutputType, name: str = PLAIN, design: str = "") -> TaskHead:
     """A new head for answers of a form: `plain`, `raw`, `adapter`, or that of the design's paper for the task `name`.
 
     `design` (MODULE:NAME) where that is one of your own. Raises InputError if the paper has none for this task, or a
@@ -124,7 +125,7 @@ def joining_flags(joining: Joining) -> dict[str, bool]:
 
 
 def join_options(
-    start: Student, design: str, joining: Joining, store: SeveralStores
+    start: Encoder, design: str, joining: Joining, store: SeveralStores
 ) -> dict[str, Any]:
     """What `joining` says of a new model, as options of the design's `build`.
 
@@ -146,13 +147,13 @@ def join_options(
     return {"early": joining.early_fusion, "boxes": joining.region_boxes, "classes": classes}
 
 
-def join_to(start: Student, design: str, width: int, **options: Any) -> SingleStream:
+def join_to(start: Encoder, design: str, width: int, **options: Any) -> SingleStream:
     """A new model of a design around a loaded BERT, or `start` itself if it is a single-stream model already.
 
     Raises InputError if it is another encoder, or there is no such design.
     """
     if isinstance(start, SingleStream):
         return start
-    build = named("vision_language", Design, design).build
+    build = named("vision_language", Architecture, design).build
     built: object = build(*bert_of(start), width, **options)
     return fitting(built, SingleStream, f"{design}: `build` returned")

@@ -16,7 +16,7 @@ from transformers import BertModel, PreTrainedTokenizerBase
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer
 
-from groundling.core.batch import Batch, Encoded, needed
+from groundling.core.batch import Batch, EncoderOutput, needed
 from groundling.core.documented import documented
 from groundling.core.errors import InputError, expecting, naming, reading
 from groundling.data.samples import TextInput
@@ -30,7 +30,7 @@ from groundling.models.attention import (
     watching,
 )
 from groundling.models.formats import RegionReader
-from groundling.models.multimodal_embeddings import Join, Joined, fresh
+from groundling.models.multimodal_embeddings import EmbeddedSequence, MultimodalEmbeddings, fresh
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.runs.folder import json_text, read_object
 
@@ -47,7 +47,7 @@ class SingleStream(RegionReader):
         self,
         bert: BertModel,
         tokenizer: PreTrainedTokenizerBase,
-        join: Join,
+        join: MultimodalEmbeddings,
         early: bool = True,
         regions_from: Mapping[str, Any] | None = None,
     ) -> None:
@@ -90,7 +90,7 @@ class SingleStream(RegionReader):
         """BERT's input embeddings."""
         return self.text.word_embeddings()
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and regions, `visual` (N, R, H), each having read the other.
 
         `attention` is told every layer's map over the whole sequence of the join, named `self`; without early fusion
@@ -100,7 +100,7 @@ class SingleStream(RegionReader):
         joined = self.join(bert.embeddings, batch)
         with nullcontext() if attention is None else self._watching(batch, joined, attention):
             states = self.encode(joined)
-        return Encoded(
+        return EncoderOutput(
             text=states[:, joined.text],
             visual=None if batch.regions is None else states[:, joined.regions],
             pooled=bert.pooler(states) if self.sizes.pooled else None,
@@ -108,7 +108,7 @@ class SingleStream(RegionReader):
             region_table=self.join.table(),
         )
 
-    def encode(self, joined: Joined) -> Tensor:
+    def encode(self, joined: EmbeddedSequence) -> Tensor:
         """Last states (N, S, H) of a joined sequence."""
         encoder = self.text.encoder.encoder
         no_regions = joined.regions.start == joined.regions.stop
@@ -129,7 +129,7 @@ class SingleStream(RegionReader):
         )
 
     def _watching(
-        self, batch: Batch, joined: Joined, attention: Watch
+        self, batch: Batch, joined: EmbeddedSequence, attention: Watch
     ) -> AbstractContextManager[None]:
         text = places_of_text(needed(batch.text, "text", "a single-stream model"))
         parts = [text]
@@ -145,7 +145,7 @@ class SingleStream(RegionReader):
             attention(AttentionMap("self", layer, weights, places, places))
 
         # The whole model, so that the fusion layer is watched too.
-        return watching(_Watched(self), tell)
+        return watching(_WatchableModel(self), tell)
 
     def see(self, images: int) -> None:
         """Make room for samples of several images."""
@@ -179,7 +179,7 @@ class SingleStream(RegionReader):
         (folder / JOIN).write_text(json_text(described, indent=1) + "\n", encoding="utf-8")
 
 
-class _Watched:
+class _WatchableModel:
     """A single-stream model as `watching` takes an HF encoder: BERT's configuration, every module of the model."""
 
     def __init__(self, model: SingleStream) -> None:
@@ -212,7 +212,9 @@ def described_join(folder: str | Path) -> dict[str, Any]:
     return described
 
 
-def load_single_stream(folder: str | Path, join: Callable[..., Join]) -> SingleStream:
+def load_single_stream(
+    folder: str | Path, join: Callable[..., MultimodalEmbeddings]
+) -> SingleStream:
     """A single-stream model with this kind of join from a folder written by its `export`.
 
     Raises InputError if a part is missing or damaged, or does not fit the others.

@@ -11,11 +11,16 @@ from tokenizers import Encoding
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Example, Sizes, Tags, TextRow, needed, sent
+from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, Tags, TextRow, needed, sent
 from groundling.core.errors import InputError
 from groundling.data.samples import Pieces, TextInput, texts_of
 from groundling.data.text.words import word_of
-from groundling.models.multimodal_embeddings import Join, add_types, check_segments, fresh
+from groundling.models.multimodal_embeddings import (
+    MultimodalEmbeddings,
+    add_types,
+    check_segments,
+    fresh,
+)
 from groundling.models.task_heads import (
     EachRegionTransformed,
     HeadContext,
@@ -29,7 +34,7 @@ from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
-from groundling.vision_language import Design, Phase
+from groundling.vision_language import Architecture, Phase
 from groundling.vision_language.single_stream import BERT, SingleStream, WeightNames
 
 PERSONS = tuple(f"person_{number}" for number in range(81))
@@ -42,7 +47,7 @@ VCR_TYPES = 3
 """Segments of VCR's texts: question, answer, rationale."""
 
 
-class UniterJoin(Join):
+class UniterEmbeddings(MultimodalEmbeddings):
     """LN(LN(projected feature) + LN(projected box) + segment), beside BERT's embedded text (Section 3.1).
 
     The box is x1, y1, x2, y2, width, height and their product. With regions, a piece of text `i` has segment
@@ -131,7 +136,7 @@ def uniter(
     image_types: Sequence[int] = (1,),
 ) -> SingleStream:
     """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `for_vcr` afterwards for VCR."""
-    return SingleStream(bert, tokenizer, UniterJoin(bert, width, text_types, image_types))
+    return SingleStream(bert, tokenizer, UniterEmbeddings(bert, width, text_types, image_types))
 
 
 def ready_for_vcr(
@@ -165,13 +170,13 @@ def for_vcr(model: SingleStream) -> None:
     model.learn(PERSONS)
 
 
-def _uniter_join(model: SingleStream) -> UniterJoin:
-    if not isinstance(model.join, UniterJoin):
+def _uniter_join(model: SingleStream) -> UniterEmbeddings:
+    if not isinstance(model.join, UniterEmbeddings):
         raise InputError(f"expected a UNITER, found a {model.join.kind} model")
     return model.join
 
 
-class _PooledTwiceAsWide(TaskHead):
+class _WidePooledHead(TaskHead):
     """Pooler, Linear of twice the width, activation, LayerNorm, Linear; no dropout (release)."""
 
     activation: type[nn.Module] = nn.GELU
@@ -185,27 +190,27 @@ class _PooledTwiceAsWide(TaskHead):
         self.between = block(width, 2 * width, self.activation())
         self.classify = answer(2 * width, self.trained_on(reading.form).outputs)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the pooled first position."""
         pooled = needed(encoded.pooled, "pooled", "a UNITER head")
         outputs: Tensor = self.classify(self.between(pooled))
         return outputs
 
 
-class AnswerByItself(_PooledTwiceAsWide):
+class UniterAnswerHead(_WidePooledHead):
     """VQA and SNLI-VE: every answer by itself, with binary cross-entropy (release, model/vqa.py, model/ve.py)."""
 
     loss = "bce"
 
 
-class ChoiceRightOrWrong(_PooledTwiceAsWide):
+class UniterChoiceHead(_WidePooledHead):
     """VCR: with ReLU; two outputs a choice, wrong and right, each pair with a cross-entropy (release, model/vcr.py)."""
 
     loss = "each"
     activation = nn.ReLU
 
 
-class RegionAmongAll(EachRegionTransformed):
+class UniterRegionHead(EachRegionTransformed):
     """RefCOCO+: Linear, GELU, LayerNorm, Linear; one softmax over the regions (release, model/re.py)."""
 
     loss = "ce"
@@ -242,9 +247,9 @@ def _of_regions(sizes: Sizes, options: PhaseOptions) -> list[Objective]:
 REGRESSION = "regress_regions"
 CLASSES = ("masked_regions", "hard_regions")
 
-DESIGN = Design(
+DESIGN = Architecture(
     name="uniter",
-    join=UniterJoin,
+    join=UniterEmbeddings,
     build=uniter,
     # In-domain ratios of the release: itm 2, mlm 2, mrfr 1, mrc 1; one of them per optimizer step.
     phase=Phase(
@@ -264,12 +269,12 @@ DESIGN = Design(
     ),
     ready=ready_for_vcr,
     heads={
-        "vqa": AnswerByItself,
-        "snli-ve": AnswerByItself,
-        "vcr": ChoiceRightOrWrong,
-        "vcr/answer": ChoiceRightOrWrong,
-        "vcr/rationale": ChoiceRightOrWrong,
-        "refcoco+": RegionAmongAll,
+        "vqa": UniterAnswerHead,
+        "snli-ve": UniterAnswerHead,
+        "vcr": UniterChoiceHead,
+        "vcr/answer": UniterChoiceHead,
+        "vcr/rationale": UniterChoiceHead,
+        "refcoco+": UniterRegionHead,
         "nlvr2": ImagesApart,
     },
     vocabulary="bert-base-cased",

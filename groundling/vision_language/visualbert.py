@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Example, needed
+from groundling.core.batch import Batch, EncoderOutput, Example, needed
 from groundling.core.errors import InputError
-from groundling.models.formats import Kind
+from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_config, load_tokenizer
-from groundling.models.multimodal_embeddings import Join, RegionPooling, fresh
+from groundling.models.multimodal_embeddings import MultimodalEmbeddings, RegionPooling, fresh
 from groundling.models.task_heads import HeadContext, MaskWord, answer
 from groundling.objectives import Given, Objective
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
-from groundling.vision_language import Design, Phase
+from groundling.vision_language import Architecture, Phase
 from groundling.vision_language.single_stream import (
     BERT,
     SingleStream,
@@ -60,7 +60,7 @@ class R2CRegions(nn.Module):
         return reduced
 
 
-class VisualBertJoin(Join):
+class VisualBertEmbeddings(MultimodalEmbeddings):
     """A projected feature + visual segment + visual position, under BERT's own LayerNorm (Appendix A).
 
     Segment and position tables are the regions' own and start as copies of BERT's. As in the release the position is
@@ -148,7 +148,7 @@ def visualbert(
     pixels: bool = False,
 ) -> SingleStream:
     """VisualBERT from a BERT: uncased, region features `width` wide (NLVR2 1024); options as its join has them."""
-    join = VisualBertJoin(bert, width, boxes, classes, pixels)
+    join = VisualBertEmbeddings(bert, width, boxes, classes, pixels)
     return SingleStream(bert, tokenizer, join, early)
 
 
@@ -167,7 +167,7 @@ class VisualBertVqaHead(MaskWord):
         """The question with a [MASK] behind it."""
         return replace(example, text=f"{example.text} {self.mask}", cue=self.mask)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the state at the [MASK]."""
         outputs: Tensor = self.classify(self.dropout(self.at_mask(encoded, batch)))
         return outputs
@@ -189,9 +189,9 @@ def task_objectives(given: Given, options: PhaseOptions) -> list[Objective]:
     return objectives(given, options) if options.task_answers == "judged" else [masked_lm(given)]
 
 
-DESIGN = Design(
+DESIGN = Architecture(
     name="visualbert",
-    join=VisualBertJoin,
+    join=VisualBertEmbeddings,
     build=visualbert,
     phase=Phase(objectives, pairs=True),
     task_phase=Phase(task_objectives, tags=True, judged=True),
@@ -260,4 +260,4 @@ def _is_visualbert(source: str) -> bool:
     return has_config and load_config(source).model_type == "visual_bert"
 
 
-HF = Kind("VisualBERT of transformers", _is_visualbert, load_hf_visualbert)
+HF = ModelFormat("VisualBERT of transformers", _is_visualbert, load_hf_visualbert)

@@ -10,12 +10,17 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, Example, Regions, Tags, Tokens, needed
+from groundling.core.batch import Batch, EncoderOutput, Example, Regions, Tags, Tokens, needed
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify, Form, OpenAnswer, Pick
+from groundling.core.output_types import Classification, OpenAnswer, OutputType, RegionSelection
 from groundling.core.rng import generator
 from groundling.data.text.words import rewritten
-from groundling.models.multimodal_embeddings import Join, RegionPooling, add_types, check_segments
+from groundling.models.multimodal_embeddings import (
+    MultimodalEmbeddings,
+    RegionPooling,
+    add_types,
+    check_segments,
+)
 from groundling.models.task_heads import (
     EachRegionTransformed,
     FirstPosition,
@@ -30,7 +35,7 @@ from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
-from groundling.vision_language import Design, Phase
+from groundling.vision_language import Architecture, Phase
 from groundling.vision_language.single_stream import SingleStream, WeightNames
 
 
@@ -48,7 +53,7 @@ def sinusoids(boxes: Tensor) -> Tensor:
     return torch.cat([angles.sin(), angles.cos()], -1).flatten(-2)
 
 
-class VLBertJoin(Join):
+class VLBertEmbeddings(MultimodalEmbeddings):
     """Every piece is a word + what it sees, every region an [IMG] + what it is, then [END] (Section 3.2).
 
     A piece sees the whole image, which must be among the row's regions, or the region that it names (VCR); of a row
@@ -156,7 +161,7 @@ def vlbert(
     """VL-BERT from a BERT, whose segment table gets a third, random row, in place: uncased."""
     missing = max(0, 3 - bert.config.type_vocab_size)
     add_types(bert, [None] * missing)
-    return SingleStream(bert, tokenizer, VLBertJoin(bert, width, pixels))
+    return SingleStream(bert, tokenizer, VLBertEmbeddings(bert, width, pixels))
 
 
 class VLBertVqaHead(MaskWord):
@@ -186,7 +191,7 @@ class VLBertVqaHead(MaskWord):
             (self.between[2], "masked_lm.head.norm"),
         ]
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the state at the [MASK]."""
         states = self.between(self.at_mask(encoded, batch))
         outputs: Tensor = self.classify(self.dropout(states))
@@ -220,7 +225,7 @@ NAMES = (
 """What persons are called on VCR, one after the other (release, vcr/data/datasets/vcr.py)."""
 
 
-class ChoiceByItself(FirstPosition):
+class VLBertChoiceHead(FirstPosition):
     """VCR: pooler, dropout, one Linear; every choice by itself, with binary cross-entropy (release, vcr).
 
     The mean is over choices. Persons have names from a list that goes round; the release goes on where the item before
@@ -257,9 +262,9 @@ class ChoiceByItself(FirstPosition):
             lists=(),  # nor do these
         )
 
-    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+    def count(self, labels: Tensor, choices: int, form: OutputType) -> int:
         """Choices, if each is scored by itself."""
-        by_itself = isinstance(form, Classify) and form.kind == "bce"
+        by_itself = isinstance(form, Classification) and form.kind == "bce"
         return len(labels) * choices if by_itself else len(labels)
 
 
@@ -277,7 +282,7 @@ def _renamed(text: str, tags: Tags, going_on: Collection[int], first: int) -> tu
     return rewritten(text, changes, tags)
 
 
-class RegionByItself(EachRegionTransformed):
+class VLBertRegionHead(EachRegionTransformed):
     """RefCOCO+: the region head's first layer, one Linear; binary cross-entropy (release, refcoco).
 
     The mean is over all regions of a batch, the whole image among them, and there is no dropout (release, refcoco/
@@ -293,9 +298,9 @@ class RegionByItself(EachRegionTransformed):
         for linear in (self.between[0], self.classify):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
 
-    def count(self, labels: Tensor, choices: int, form: Form) -> int:
+    def count(self, labels: Tensor, choices: int, form: OutputType) -> int:
         """Regions, if each is scored by itself."""
-        by_itself = isinstance(form, Pick) and form.kind == "bce"
+        by_itself = isinstance(form, RegionSelection) and form.kind == "bce"
         return int((labels >= 0).sum()) if by_itself else len(labels)
 
 
@@ -318,17 +323,17 @@ def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
     return chosen
 
 
-DESIGN = Design(
+DESIGN = Architecture(
     name="vlbert",
-    join=VLBertJoin,
+    join=VLBertEmbeddings,
     build=vlbert,
     phase=Phase(objectives),
     heads={
         "vqa": VLBertVqaHead,
-        "vcr": ChoiceByItself,
-        "vcr/answer": ChoiceByItself,
-        "vcr/rationale": ChoiceByItself,
-        "refcoco+": RegionByItself,
+        "vcr": VLBertChoiceHead,
+        "vcr/answer": VLBertChoiceHead,
+        "vcr/rationale": VLBertChoiceHead,
+        "refcoco+": VLBertRegionHead,
         # Not in the release; regions do not tell which image they are from, so the images are read apart.
         "nlvr2": ImagesApart,
     },

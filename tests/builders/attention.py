@@ -11,8 +11,8 @@ import torch
 import toys
 from torch import nn
 
-from groundling.core.batch import Batch, Encoded, Example, RegionRow
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.core.batch import Batch, EncoderOutput, Example, RegionRow
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.models.attention import (
     AttentionMap,
@@ -39,7 +39,7 @@ class Told(nn.Module):
         rng = np.random.default_rng([layer, *name.encode()])
         return rng.random((self.heads, size, size), dtype=np.float32) ** 8
 
-    def forward(self, batch: Batch, attention: Any) -> Encoded:
+    def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
         self.runs += 1
         places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
         inside = (places.holds != PositionKind.PADDING).numpy()
@@ -53,13 +53,13 @@ class Told(nn.Module):
                 )
             attention(AttentionMap("self", layer, torch.from_numpy(every), places, places))
             del every
-        return Encoded()
+        return EncoderOutput()
 
 
 def samples_of(
     examples: list[Example], store: dict[str, RegionRow], text: TextInput, **seeing: Any
 ) -> Samples:
-    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), Seeing(**seeing))
+    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), RegionOptions(**seeing))
 
 
 TEXT = "a red doghouse runs"

@@ -6,7 +6,7 @@ import re
 
 import documents
 import standins
-from documents import ROOT, Command
+from documents import ROOT, TypedCommand
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 SMALLER = {
@@ -57,7 +57,7 @@ REPRODUCTIONS = [
 """Sweeps that a plan shows here; test_reproduction.py runs them as miniatures."""
 
 
-def smaller(command: Command) -> list[str]:
+def smaller(command: TypedCommand) -> list[str]:
     """The words to run a command with."""
     flags = list(SMALLER.get(command.name, ()))
     seeds = re.search(r"--seeds (\d+)", command.line)

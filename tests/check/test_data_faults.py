@@ -16,7 +16,7 @@ from groundling.check import check
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.captions.captions import Captions, find_images
 from groundling.data.images import other_shape
 from groundling.data.regions import imports as region_imports
@@ -237,7 +237,7 @@ def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
         f'{{"id": "a", "prediction": {HUGE}, "outputs": [1, 2], "label": 1}}\n',
     )
     assert f"{path}, line 1: nested too deep" in refusal(
-        read_predictions, path, Classify(("no", "yes"))
+        read_predictions, path, Classification(("no", "yes"))
     )
     assert f"{path}, line 1: " in refusal(finished_runs.read_predictions, path)
     assert "line 1" in refusal(lambda: list(read_json_lines(path, ("id",))))

@@ -19,7 +19,7 @@ from groundling.commands.finetune.result import Majority, beside_majority, one_a
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, collapsed
-from groundling.core.output_types import Classify, OpenAnswer, Pick, Regress
+from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
 from groundling.settings.fields import configured
 from groundling.stats.finished_runs import collect
 from groundling.tasks import Task
@@ -69,7 +69,7 @@ def test_nearly_one_answer_is_told_from_few_right_ones(
 
 
 def test_a_note_says_which_answer_and_how_often_it_is_right() -> None:
-    form = Classify(("no", "yes"))
+    form = Classification(("no", "yes"))
     answers = said([0.0] * 40, [0, 1] * 20)
     assert one_answer(task(form, ACCURACY), "dev", answers) == [
         "dev: 100 % of the answers are 'no', which is right in 50 %"
@@ -81,7 +81,9 @@ def test_a_note_says_which_answer_and_how_often_it_is_right() -> None:
 
 
 def test_the_most_common_answer_is_the_trainings_and_scored_by_every_metric() -> None:
-    majority = Majority(task(Classify(("a", "b")), ACCURACY, F1, MATTHEWS), learned(1, 1, 0, None))
+    majority = Majority(
+        task(Classification(("a", "b")), ACCURACY, F1, MATTHEWS), learned(1, 1, 0, None)
+    )
     majority.add("dev", said([0, 0, 0], [1, 0, 0]))
     scores = {"accuracy": 1 / 3, "f1": 0.5, "matthews": 0.0}
     assert majority.told() == {"majority": {"answer": "b", "scores": {"dev": scores}}}
@@ -94,13 +96,13 @@ def test_of_credit_numbers_and_regions() -> None:
     majority.add("val", said([0.0], [pairs]))
     assert majority.told()["majority"]["answer"] == "y"
     assert majority.told()["majority"]["scores"]["val"]["score"] == pytest.approx(0.9)
-    majority = Majority(task(Regress(0, 5), RMSE), learned(1.0, 3.0))
+    majority = Majority(task(Regression(0, 5), RMSE), learned(1.0, 3.0))
     majority.add("dev", said([0.0, 0.0], [2.0, 4.0]))
     assert majority.told()["majority"] == {
         "answer": 2.0,
         "scores": {"dev": {"rmse": pytest.approx(2**0.5)}},
     }
-    majority = Majority(task(Pick(), ACCURACY), learned(None))
+    majority = Majority(task(RegionSelection(), ACCURACY), learned(None))
     majority.add("dev", said([0.0], [[1.0]]))
     assert majority.told() == {}
 
@@ -111,11 +113,11 @@ def test_who_is_no_better_than_one_answer_is_told(median: float, is_said: bool) 
         "median": {"dev": {"accuracy": median}},
         "majority": {"answer": "no", "scores": {"dev": {"accuracy": 0.5}}},
     }
-    notes = beside_majority(task(Classify(("no", "yes")), ACCURACY), result)
+    notes = beside_majority(task(Classification(("no", "yes")), ACCURACY), result)
     assert bool(notes) is is_said
     lower = {"rmse": median}, {"rmse": 0.505}
     result = {"median": {"dev": lower[0]}, "majority": {"answer": 1, "scores": {"dev": lower[1]}}}
-    assert bool(beside_majority(task(Regress(0, 1), RMSE), result)) is not is_said
+    assert bool(beside_majority(task(Regression(0, 1), RMSE), result)) is not is_said
 
 
 def test_every_metric_of_answers_has_a_majority() -> None:

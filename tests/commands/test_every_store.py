@@ -19,7 +19,7 @@ from homes import picture, put, student, table
 
 from groundling.cli import main
 from groundling.core.batch import Sample
-from groundling.data.image_samples import Mirrored
+from groundling.data.image_samples import MirroredSamples
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.samples import Samples
 from groundling.studies.worlds.commands import WorldConfig
@@ -132,7 +132,7 @@ def by_image(every: Sequence[Samples]) -> dict[str, list[Sample]]:
     """The samples of one image each, by that."""
     found = defaultdict(list)
     for samples in every:
-        plain = samples.samples if isinstance(samples, Mirrored) else samples
+        plain = samples.samples if isinstance(samples, MirroredSamples) else samples
         for place, images in enumerate(plain.images):
             rng = np.random.default_rng(0)
             found[images[0]] += plain.get([place], [rng])

@@ -22,14 +22,14 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
-from groundling.core.output_types import Pick
+from groundling.core.output_types import RegionSelection
 from groundling.core.registry import instances
 from groundling.models.heads import HEADS, load_head
 from groundling.models.task_heads import HeadContext
 from groundling.settings.fields import changed, configured
 from groundling.tasks.vqa import VQA
 from groundling.training.batch_sampler import DataSource, SamplePlan, epoch_steps, steps_of
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 from groundling.vision_language.loading import load_student
 
 TERMS = {
@@ -191,8 +191,8 @@ def test_regions_are_classified_by_their_best_class(
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))
     model = load_student(tmp_path / "model")
-    head = instances("vision_language", Design)[kind].heads["refcoco+"](
-        HeadContext(model.sizes, Pick())
+    head = instances("vision_language", Architecture)[kind].heads["refcoco+"](
+        HeadContext(model.sizes, RegionSelection())
     )
     assert [load_head(tmp_path / "model", layer, name) for layer, name in head.starts()] == [
         False,

@@ -25,7 +25,7 @@ from groundling.commands.predict import PredictConfig
 from groundling.core.batch import IGNORE, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
-from groundling.core.output_types import Pick
+from groundling.core.output_types import RegionSelection
 from groundling.core.rng import generator
 from groundling.data.corpora.files import full_blocks
 from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
@@ -260,7 +260,7 @@ def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
     with pytest.raises(InputError, match="--raw-first reads a text encoder"):
         new_head(cross, RTE.form, RAW)
     with pytest.raises(InputError, match="--raw-first: this task's answers are not read"):
-        RawFirst(HeadContext(cross.sizes, Pick()))
+        RawFirst(HeadContext(cross.sizes, RegionSelection()))
 
 
 def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:

@@ -13,9 +13,9 @@ import torch.nn.functional as F
 import toys
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.core.registry import modules
 from groundling.core.rng import generator
 from groundling.data.samples import TextInput, TextSamples, WindowInput
@@ -31,8 +31,8 @@ from groundling.objectives.supervised import Supervised
 from groundling.teachers import add_features
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
-from groundling.training.loop import Once, train
+from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
+from groundling.training.loop import PlainStep, train
 
 KINDS = {
     name: cls
@@ -42,7 +42,7 @@ KINDS = {
     and cls.__module__ == module.__name__
     and not inspect.isabstract(cls)
 }
-OPTIONS = {"Supervised": {"form": Classify(("no", "yes"))}}
+OPTIONS = {"Supervised": {"form": Classification(("no", "yes"))}}
 BATCHWISE = {"Contrast", "Distill"}
 """Objectives that compare a batch's samples with each other, as they stand."""
 
@@ -321,7 +321,7 @@ def test_unscored_positions_contribute_nothing(name, case):
         encoded = c.model(batch)
     leaves = {
         f.name: getattr(encoded, f.name).clone().requires_grad_()
-        for f in fields(Encoded)
+        for f in fields(EncoderOutput)
         if isinstance(getattr(encoded, f.name), Tensor)
     }
     sum(c.objective(replace(encoded, **leaves), batch).values()).backward()
@@ -382,7 +382,7 @@ def test_labels_describe_the_swapped_side(cross, taught):
         MaskedLM(cross.sizes, mask_id=4),
         Match(cross.sizes, negatives=1.0),
     ]
-    feed = Feed(SamplePlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1)
+    feed = BatchSampler(SamplePlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1)
     batch = feed[0]
     scored = batch.labels["clip_tokens"] != IGNORE
     assert scored.any()
@@ -539,7 +539,7 @@ def test_whole_words_need_not_be_masked(bert_tokenizer):
     batch = collate([one for one, has_mask in zip(drawn, chosen, strict=True) if not has_mask][:3])
     assert objective.count(batch) == {"mlm": 0}
     states = torch.zeros(3, 3, 32, requires_grad=True)
-    encoded = Encoded(text=states, word_table=torch.ones(300, 32))
+    encoded = EncoderOutput(text=states, word_table=torch.ones(300, 32))
     loss = objective(encoded, batch)["mlm"]
     loss.backward()
     assert loss.item() == 0 and not states.grad.any()
@@ -671,7 +671,7 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     sizes = cross.sizes._replace(teacher=24)
     seen = []
 
-    class Spy(Once):
+    class Spy(PlainStep):
         def __call__(self, micro):
             seen.append(micro.batch)
             return super().__call__(micro)
@@ -801,7 +801,7 @@ def test_the_scale_is_bounded(towers, pictures):
     torch.testing.assert_close(found, Contrast(towers.sizes)(encoded, batch)["clip"])
 
 
-def by_hand(objective: Distill, encoded: Encoded, batch: Batch) -> dict[str, float]:
+def by_hand(objective: Distill, encoded: EncoderOutput, batch: Batch) -> dict[str, float]:
     """Distill's terms with loops, from its description alone."""
     items: dict[str, list] = {"sentence": [], "word": []}
     for b in range(len(batch)):
@@ -962,7 +962,7 @@ def test_taught_samples_carry_the_teachers_features(tower, samples):
 
 
 def test_supervised_uses_the_encoders_own_pooler(student, text_only):
-    form = Classify(("no", "yes"))
+    form = Classification(("no", "yes"))
     for name, has in (("bert", True), ("electra", False)):
         model = student(name)
         objective = Supervised(model.sizes, form=form).eval()

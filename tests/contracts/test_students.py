@@ -20,7 +20,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.core.rng import seed_of
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap
@@ -148,7 +148,7 @@ def test_a_missing_pooler_is_the_tasks_own(
         torch.manual_seed(ord(name))
         tuned(at, tmp_path / "adapt" / "model", tmp_path / name)
     torch.manual_seed(seed_of(0, "init", "glue/rte"))
-    fresh = Supervised(model.sizes, form=Classify(("no", "yes"))).head.pooler.dense.weight
+    fresh = Supervised(model.sizes, form=Classification(("no", "yes"))).head.pooler.dense.weight
     assert [torch.equal(weight, fresh) for weight in seen] == [
         True,
         True,

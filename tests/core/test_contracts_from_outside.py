@@ -15,13 +15,13 @@ from torch import Tensor, nn
 
 from groundling import objectives as making
 from groundling.commands.finetune.data import read_splits
-from groundling.core.batch import Batch, Encoded, Example, Sample, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.samples import TextInput, TextSamples
-from groundling.models.formats import Kind
-from groundling.models.multimodal_embeddings import Join
+from groundling.models.formats import ModelFormat
+from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Given, Objective, Part, make_objectives
 from groundling.objectives.supervised import Supervised
@@ -45,7 +45,7 @@ class Length(Objective):
     def count(self, batch: Batch) -> Any:
         return {"length": batch.rows}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Any:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Any:
         return {"length": encoded.text.norm(dim=-1).sum()}
 
 
@@ -89,7 +89,7 @@ OBJECTIVES = [
     ("count", lambda b: {"length": 0.5}, "`count` says a float of 'length'"),
     ("count", lambda b: {"length": -1}, "`count` says -1 of 'length'"),
     ("read", lambda e, b: {"logits": e.text}, "`read` returned a dict"),
-    ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a Row"),
+    ("corrupt", lambda sample, rng, other: sample.text, "`corrupt` returned a TextRow"),
     ("corrupt", lambda sample, rng, other: None, "`corrupt` returned a NoneType"),
 ]
 
@@ -193,7 +193,7 @@ def test_an_inner_steps_fault_is_told_by_its_name(
         trained(student, text_only, tmp_path, Length, inner=Vector())
 
 
-DOGS = Task("dogs", Classify(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")
+DOGS = Task("dogs", Classification(("no", "yes")), lambda folder, split: [], (ACCURACY,), "a test")
 READ = [
     (lambda folder, split: None, "for 'train' `read` returned a NoneType"),
     (lambda folder, split: (Example("a", "b", label=0),), "for 'train' `read` returned a tuple"),
@@ -212,23 +212,23 @@ def test_a_tasks_fault_is_told_by_its_name(read: Any, told: str, tmp_path: Path)
 class Wide(TaskHead):
     """A head with an output too many."""
 
-    def forward(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         return encoded.text[:, 0, :3]
 
 
 def test_a_head_that_is_too_wide_is_told(student: Any, text_only: Any, tmp_path: Path) -> None:
-    form = Classify(("no", "yes"))
+    form = Classification(("no", "yes"))
     with pytest.raises(InputError, match=r"^Wide: this head answers \(4, 3\), expected 2 outputs"):
         trained(
             student, text_only, tmp_path, lambda sizes: Supervised(sizes, form=form, head=Wide())
         )
 
 
-BROKEN = Kind("broken", lambda source: True, lambda source: nn.Linear(2, 2))
+BROKEN = ModelFormat("broken", lambda source: True, lambda source: nn.Linear(2, 2))
 
 
 def test_a_kind_that_loads_no_student_is_told() -> None:
-    with pytest.raises(InputError, match="`load` returned a Linear, expected a Student"):
+    with pytest.raises(InputError, match="`load` returned a Linear, expected an Encoder"):
         load_student("anywhere", f"{__name__}:BROKEN")
 
 
@@ -242,7 +242,7 @@ def test_a_kind_that_loads_no_student_is_told() -> None:
     ],
 )
 def test_a_joins_fault_is_told_by_its_name(parts: Any, told: str, student: Any) -> None:
-    class Broken(Join):
+    class Broken(MultimodalEmbeddings):
         kind = "broken"
 
         def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> Any:

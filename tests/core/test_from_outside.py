@@ -34,9 +34,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Perturbation, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.core.registry import is_outside
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.objectives import Given, Objective, part_named
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
@@ -45,7 +45,7 @@ from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, Once, train
+from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, PlainStep, train
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import uniter
@@ -116,14 +116,14 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.training.loop import Once
+from groundling.training.loop import PlainStep
 
 
 def needs_one(value):
     return value
 
 
-class Needs(Once):
+class Needs(PlainStep):
     def __init__(self, value):
         self.value = value
 
@@ -134,7 +134,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training.loop import Once
+from groundling.training.loop import PlainStep
 
 
 class Nameless(Objective):
@@ -160,7 +160,7 @@ class Widthless(Teacher):
     name = "widthless"
 
 
-class Silent(Once):
+class Silent(PlainStep):
     def __call__(self, micro):
         super().__call__(micro)
 """,
@@ -283,7 +283,7 @@ def test_a_gate_on_the_tasks_logits_may_leave_its_term_out(
     accumulate: int, mine: Any, student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     model = student()
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     gated = mine("gated")
     # About half of the micro-batches have a sample of which the task is sure.
     doubt = gated.Doubt(model.sizes, threshold=0.56, weight=0.5)
@@ -307,7 +307,7 @@ def test_a_term_without_a_count_is_logged_as_its_mean_over_steps(
     for every in (1, 4):
         model = student()
         torch.manual_seed(5)
-        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        task = Supervised(model.sizes, form=Classification(("no", "yes")))
         doubt = mine("gated").Doubt(model.sizes, threshold=0.0)
         config = replace(STEPS, steps=4, log_every=every, save_every=9)
         train(model, [task, doubt], text_only, config, tmp_path / str(every))
@@ -509,7 +509,7 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
     words = homes.words()
     torch.manual_seed(1)
     model = module.DESIGN.build(toys.bert(len(words)), words, 12)
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     train(model, [task], toys.seen(16), TINY, tmp_path / "run")
     model.export(tmp_path / "model")
     config = configured(
@@ -626,15 +626,15 @@ def tuned(student: Any) -> Any:
             model = student(name)
             data = toys.TextSamples(toys.examples(24), *model.inputs(40))
         torch.manual_seed(10)
-        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        task = Supervised(model.sizes, form=Classification(("no", "yes")))
         still(task)
         return still(model), task, data
 
     return make
 
 
-def _seeing(model: SingleStream) -> Seeing:
-    return Seeing(whole=model.join.whole, last_pixel=model.join.last_pixel)
+def _seeing(model: SingleStream) -> RegionOptions:
+    return RegionOptions(whole=model.join.whole, last_pixel=model.join.last_pixel)
 
 
 def weights(model: nn.Module, task: Supervised) -> dict[str, torch.Tensor]:
@@ -649,7 +649,7 @@ def test_villa_without_a_step_is_the_ordinary_step(
     villa = mine("villa").Villa(passes=1, size=0.0, divergence=0.0)
     config = replace(STEPS, accumulate=accumulate)
     found = []
-    for inner in (Once(), villa):
+    for inner in (PlainStep(), villa):
         model, task, data = tuned(name)
         out = tmp_path / type(inner).__name__
         train(model, [task], data, config, out, inner=inner)
@@ -818,7 +818,7 @@ def villa_and_gate(folder: str) -> None:
         words = homes.words()
         torch.manual_seed(9)
         model = still(uniter(toys.bert(len(words)), words, width=12))
-        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        task = Supervised(model.sizes, form=Classification(("no", "yes")))
         still(task)
         # The task is as sure as this of one sample in six, so many micro-batches have none.
         beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
@@ -1015,9 +1015,13 @@ TYPES = [
     ("--inner", "mine.wrong:Needs", "cannot be made without arguments"),
     ("--inner", "mine.wrong:needs_one", "cannot be made without arguments"),
     ("--inner", "mine.bag:Bag", "expected an InnerStep, found a Bag"),
-    ("--join", "mine.plain:PlainJoin", "expected a Design, found the class PlainJoin"),
-    ("--kind", "mine.average:Average", "expected a Kind, found the class Average"),
-    ("--model", "mine.plain:build", "expected a Design, found a function"),
+    (
+        "--join",
+        "mine.plain:PlainEmbeddings",
+        "expected an Architecture, found the class PlainEmbeddings",
+    ),
+    ("--kind", "mine.average:Average", "expected a ModelFormat, found the class Average"),
+    ("--model", "mine.plain:build", "expected an Architecture, found a function"),
 ]
 
 

@@ -38,11 +38,11 @@ PLANTED = """
 from pathlib import Path
 
 Path({ran!r}).touch()
-from groundling.models.formats import Kind
+from groundling.models.formats import ModelFormat
 from groundling.models.text import load_text_encoder
 from groundling.tasks.glue import RTE as TASK
 
-KIND = Kind("planted", lambda source: True, load_text_encoder)
+KIND = ModelFormat("planted", lambda source: True, load_text_encoder)
 DESIGN = None
 """
 MODULES = {"downloaded", "mine", "helper", "absent_library"}

@@ -15,7 +15,7 @@ from homes import put
 
 from groundling import cli
 from groundling.commands.finetune.result import summary
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.objectives.supervised import Supervised
 from groundling.runs.folder import json_text, plain, read_log, write_json
 from groundling.runs.run import Run
@@ -24,7 +24,7 @@ from groundling.settings.training import TrainConfig
 from groundling.studies.knowledge.commands import ASK as ask
 from groundling.studies.knowledge.commands import AskConfig
 from groundling.tasks.glue import STSB
-from groundling.training.evaluation import Exam, Scores
+from groundling.training.evaluation import Evaluator, Scores
 from groundling.training.held_out import means_by_epoch
 from groundling.training.loop import train
 
@@ -72,9 +72,9 @@ STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=1, save_every=3, cpu=
 def examined(student: Any, samples: Any, out: Path, scores: list[float], at: int = 0) -> Any:
     model = student()
     torch.manual_seed(3)
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     told = iter(scores)
-    exam = Exam("dev", "pearson", lambda: {"pearson": next(told)}, every=0.5, keep="best")
+    exam = Evaluator("dev", "pearson", lambda: {"pearson": next(told)}, every=0.5, keep="best")
     return train(model, [task], samples, STEPS, out, exam=exam, inner=homes.dying(at))
 
 

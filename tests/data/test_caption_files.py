@@ -20,8 +20,8 @@ from groundling.commands.pretrain import run as recipe
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import (
-    Captioned,
-    Wanted,
+    CaptionedImage,
+    CaptionFilter,
     has_splits,
     keep_listed,
     read_captions,
@@ -57,8 +57,12 @@ def test_karpathys_json(tmp_path: Path) -> None:
     path = karpathy(tmp_path / "dataset_coco.json")
     assert has_splits(path)
     assert read_captions(path, ["restval", "train"]).images == [
-        Captioned("0", "COCO_train2014_000000000000.jpg", ("caption 0 of 0 .", "caption 1 of 0 .")),
-        Captioned("1", "COCO_val2014_000000000001.jpg", ("caption 0 of 1 .", "caption 1 of 1 .")),
+        CaptionedImage(
+            "0", "COCO_train2014_000000000000.jpg", ("caption 0 of 0 .", "caption 1 of 0 .")
+        ),
+        CaptionedImage(
+            "1", "COCO_val2014_000000000001.jpg", ("caption 0 of 1 .", "caption 1 of 1 .")
+        ),
     ]
     flickr = entry(5, "train")
     del flickr["cocoid"], flickr["filepath"]
@@ -97,7 +101,7 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
 
 
 def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
-    wanted = Wanted(("train",))
+    wanted = CaptionFilter(("train",))
     assert wanted.of(["gone.json"]) == [wanted]
     with pytest.raises(InputError, match=r"gone.json: no such file"):
         wanted.of(["gone.json", "lost.json"])
@@ -125,12 +129,12 @@ def test_karpathys_lists_name_files_by_path_or_name(tmp_path: Path) -> None:
         tmp_path / "karpathy_val_images.txt",
         "val2014/COCO_val2014_000000011169.jpg 11169\nval2014/COCO_val2014_000000000042.jpg 42",
     )
-    flat = Captioned("11169", "COCO_val2014_000000011169.jpg", ("a",))
-    nested = Captioned("42", "val2014/COCO_val2014_000000000042.jpg", ("a",))
-    other = Captioned("43", "COCO_val2014_000000000043.jpg", ("a",))
+    flat = CaptionedImage("11169", "COCO_val2014_000000011169.jpg", ("a",))
+    nested = CaptionedImage("42", "val2014/COCO_val2014_000000000042.jpg", ("a",))
+    other = CaptionedImage("43", "COCO_val2014_000000000043.jpg", ("a",))
     assert keep_listed([flat, nested, other], listing) == [flat, nested]
     spaced = put(tmp_path / "spaced.txt", "my photo 3.jpg\n")
-    named = Captioned("x", "my photo 3.jpg", ("a",))
+    named = CaptionedImage("x", "my photo 3.jpg", ("a",))
     assert keep_listed([named, other], spaced) == [named]
 
 
@@ -140,7 +144,8 @@ def test_karpathys_lists_name_files_by_path_or_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("pairs", [False, True])
 def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
     made = [
-        Captioned(f"i{n}", f"{n}.jpg", tuple(f"c{n} c{k}" for k in range(n + 1))) for n in range(4)
+        CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"c{n} c{k}" for k in range(n + 1)))
+        for n in range(4)
     ]
     text = TextInput(homes.words(), 24)
     every = CaptionTexts(made, text, pairs, every_caption=True)

@@ -16,7 +16,7 @@ from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data import image_samples as module
 from groundling.data.captions.captions import (
-    Captioned,
+    CaptionedImage,
     caption_lines,
     keep_listed,
     present,
@@ -43,8 +43,8 @@ def test_coco_captions_are_grouped_by_image(tmp_path: Path) -> None:
         [(7, "A dog."), (42, " Two  cats\nsleep. "), (7, "A brown dog."), (7, " \n")],
     )
     assert read_captions(path).images == [
-        Captioned("7", "COCO_val2014_000000000007.jpg", ("A dog.", "A brown dog.")),
-        Captioned("42", "COCO_val2014_000000000042.jpg", ("Two cats sleep.",)),
+        CaptionedImage("7", "COCO_val2014_000000000007.jpg", ("A dog.", "A brown dog.")),
+        CaptionedImage("42", "COCO_val2014_000000000042.jpg", ("Two cats sleep.",)),
     ]
     assert caption_lines(path) == ["A dog.", "A brown dog.", "Two cats sleep."]
 
@@ -162,15 +162,17 @@ def test_coco_images_have_an_id_and_a_file_each(tmp_path: Path) -> None:
 
 def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
     # B6: a region store knows images by their file's name without the ending
-    images = [Captioned(str(n), file, ("a dog",)) for n, file in enumerate(["a/1.jpg", "2.jpg"])]
+    images = [
+        CaptionedImage(str(n), file, ("a dog",)) for n, file in enumerate(["a/1.jpg", "2.jpg"])
+    ]
     assert [image.id for image in with_store_ids(images)] == ["a/1", "2"]
     assert [image.file for image in with_store_ids(images)] == ["a/1.jpg", "2.jpg"]
     with pytest.raises(InputError, match=r"a/1.jpeg and a/1.jpg .* 'a/1' .* rename one"):
-        with_store_ids([*images, Captioned("3", "a/1.jpeg", ("a cat",))])
+        with_store_ids([*images, CaptionedImage("3", "a/1.jpeg", ("a cat",))])
 
 
 def test_images_that_are_missing(tmp_path: Path) -> None:
-    images = [Captioned(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
+    images = [CaptionedImage(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
     with pytest.raises(InputError, match="no such image folder"):
         present(images, tmp_path / "images")
     picture(tmp_path / "images" / "1.png")
@@ -271,7 +273,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make(folder: Path) -> Callable[..., CaptionSamples]:
     made = toys.sentences()
     images = [
-        Captioned(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5])) for n in range(12)
+        CaptionedImage(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5]))
+        for n in range(12)
     ]
     windows = WindowInput(homes.pieces(), toys.WINDOW, max_windows=1)
     return lambda **options: CaptionSamples(images, folder, 16, windows, **options)

@@ -34,14 +34,14 @@ from groundling.core.errors import InputError
 from groundling.core.registry import instances as found_in
 from groundling.core.registry import named
 from groundling.data.regions.imports import import_several
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.settings.fields import changed, configured
 from groundling.tasks import Task
 from groundling.tasks.refcoco import TASKS
 from groundling.vision.detect import Boxes, annotated
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
 SIZE = (40, 30)
@@ -173,7 +173,7 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
     words = TextSamples([example], TextInput(toys.bert_words(), 9))
     rng = np.random.default_rng(0)
     for most in (0, 1, 4):
-        (sample,) = RegionSamples(words, both, Seeing(whole=True, most=most)).get([0], [rng])
+        (sample,) = RegionSamples(words, both, RegionOptions(whole=True, most=most)).get([0], [rng])
         assert sample.regions is not None and len(sample.regions) == 1 + (most or 5)
     with pytest.raises(InputError, match="3 annotated objects in their order"):
         RegionSamples(TextSamples([replace(example, objects=3)], words.text), both).get([0], [rng])
@@ -343,7 +343,7 @@ def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: P
         "refcocog/google": ("val",),
     }.get(name, ("val", "testA", "testB"))
     assert all(
-        task.like in found_in("vision_language", Design)[kind].heads
+        task.like in found_in("vision_language", Architecture)[kind].heads
         for kind in ("vlbert", "uniter")
     )
 
@@ -371,7 +371,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
     brief = replace(STEPS, batch=3)
     finetune(config, brief, tmp_path / "detected")
     finetune(changed(config, regions=str(world / "gt")), brief, tmp_path / "truth")
-    assert heads == ["RegionAmongAll"] * 2
+    assert heads == ["UniterRegionHead"] * 2
     (first, *_), (second, *_) = (
         homes.answers(tmp_path / track / "seed-0/predictions_val.jsonl")
         for track in ("detected", "truth")

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from groundling.data.text.keywords import (
-    BuiltIn,
     Keyword,
+    Yake,
     keyword_importance,
     select,
     select_random,
@@ -54,7 +54,7 @@ RANKED = {
 
 @pytest.mark.parametrize("text", RANKED)
 def test_the_ranking_is_yakes(text: str) -> None:
-    scores = {keyword.phrase.lower(): keyword.score for keyword in BuiltIn()(text)}
+    scores = {keyword.phrase.lower(): keyword.score for keyword in Yake()(text)}
     groups = [group.split(" = ") for group in RANKED[text].split(" < ")]
     assert set(scores) == {phrase for group in groups for phrase in group}
     below = 0.0
@@ -75,7 +75,7 @@ def test_the_ranking_is_yakes(text: str) -> None:
     ],
 )
 def test_scores_follow_the_published_formulas(text: str, score: float) -> None:
-    (found,) = [k.score for k in BuiltIn()(text) if k.phrase in {"sunset", "man", "Bob"}]
+    (found,) = [k.score for k in Yake()(text) if k.phrase in {"sunset", "man", "Bob"}]
     assert found == pytest.approx(score, abs=1e-5)
 
 
@@ -83,13 +83,13 @@ def test_scores_follow_the_published_formulas(text: str, score: float) -> None:
     "text", ["", "2", "Is it?", "3.5, 1,000", "person1", "... !", "ox", "\n\n", "Looks well!"]
 )
 def test_a_text_may_have_no_keywords(text: str) -> None:
-    assert BuiltIn()(text) == []
+    assert Yake()(text) == []
 
 
 def test_keywords_come_best_first_and_of_equals_the_earlier() -> None:
     text = "Dogs bark, cats sleep, and dogs bark."
-    found = BuiltIn()(text)
-    assert found == BuiltIn()(text)
+    found = Yake()(text)
+    assert found == Yake()(text)
     order = [(keyword.score, keyword.spans[0]) for keyword in found]
     assert order == sorted(order)
     for keyword in found:
@@ -100,14 +100,14 @@ def test_keywords_come_best_first_and_of_equals_the_earlier() -> None:
 
 
 def test_a_possessive_is_its_word_and_a_contraction_a_stop_word() -> None:
-    phrases = [keyword.phrase for keyword in BuiltIn()("The girl's hat isn't red")]
+    phrases = [keyword.phrase for keyword in Yake()("The girl's hat isn't red")]
     assert sorted(phrases) == ["girl", "girl's hat", "hat", "red"]
 
 
 def test_a_word_is_worth_its_best_keyword() -> None:
     text = "The man is sending a telegram."
-    worth = keyword_importance(text, spans(text), BuiltIn())
-    best = {keyword.phrase: 1 / (1 + keyword.score) for keyword in BuiltIn()(text)}
+    worth = keyword_importance(text, spans(text), Yake())
+    best = {keyword.phrase: 1 / (1 + keyword.score) for keyword in Yake()(text)}
     of_three = best["sending a telegram"]
     assert worth == pytest.approx([0, best["man is sending"], 0, of_three, 0, of_three, 0])
     assert worth.max() < 1

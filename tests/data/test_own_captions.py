@@ -25,9 +25,9 @@ from groundling.commands.teach import TeachConfig
 from groundling.core.errors import InputError
 from groundling.data import images
 from groundling.data.captions.captions import (
-    Captioned,
+    CaptionedImage,
+    CaptionFilter,
     Captions,
-    Wanted,
     caption_lines,
     find_images,
     in_store,
@@ -519,7 +519,7 @@ def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     ):
         read_captions(path, (), columns)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
-    wanted = Wanted((), columns).of([path, own])
+    wanted = CaptionFilter((), columns).of([path, own])
     assert [one.columns.caption_column for one in wanted] == ["", "text"]
 
 
@@ -531,11 +531,11 @@ def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> N
     assert lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
     assert lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
     dataset = karpathy(tmp_path / "dataset_coco.json")
-    assert lines(dataset, Wanted(("test",))) == ["two cats"]
+    assert lines(dataset, CaptionFilter(("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
     assert lines(plain) == ["a dog", "a cat"]
     with pytest.raises(InputError, match="plain text has neither splits nor columns"):
-        lines(plain, Wanted(("test",)))
+        lines(plain, CaptionFilter(("test",)))
 
 
 @pytest.mark.parametrize(
@@ -566,8 +566,8 @@ def test_a_lost_image_of_an_unpacked_shard_is_counted(tmp_path: Path) -> None:
 # -- names of images ---------------------------------------------------------------------------------------------------
 
 
-def captioned(*files: str) -> list[Captioned]:
-    return [Captioned(file, file, ("a dog",)) for file in files]
+def captioned(*files: str) -> list[CaptionedImage]:
+    return [CaptionedImage(file, file, ("a dog",)) for file in files]
 
 
 def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
@@ -597,11 +597,11 @@ def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
 def test_a_photo_that_lies_in_two_folders_is_one_photo(tmp_path: Path) -> None:
     whole = picture(tmp_path / "a/2.jpg").read_bytes()
     put(tmp_path / "b/2.jpg", whole)
-    found = find_images([Captioned("2", "2.jpg", ("a dog",))], tmp_path)
+    found = find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
     assert [image.file for image in found.images] == ["a/2.jpg"]
     put(tmp_path / "b/2.jpg", whole + b"x")
     with pytest.raises(InputError, match=r"2.jpg may be a/2.jpg or b/2.jpg; write its folder"):
-        find_images([Captioned("2", "2.jpg", ("a dog",))], tmp_path)
+        find_images([CaptionedImage("2", "2.jpg", ("a dog",))], tmp_path)
 
 
 def test_questions_are_not_taken_for_captions(tmp_path: Path) -> None:

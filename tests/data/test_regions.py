@@ -43,7 +43,7 @@ from groundling.data.regions.store import ImageRegions, RegionStore, RegionWrite
 from groundling.data.shards import Record, ShardWriter
 from groundling.settings.fields import changed, configured
 from groundling.vision import extract as extracting
-from groundling.vision.detect import Detector, Keep, annotated, grid
+from groundling.vision.detect import DetectionFilter, Detector, annotated, grid
 from groundling.vision.extract import Backbone
 from groundling.vision_language.end_to_end import own_roi_align, roi_align
 
@@ -142,7 +142,7 @@ def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(
     models, photos, name, classes
 ):
     images = [Image.open(photos / f"{n}.png").convert("RGB") for n in (0, 1)]
-    detector = Detector(models[name], Keep(least=3, overlap=1.0))
+    detector = Detector(models[name], DetectionFilter(least=3, overlap=1.0))
     assert detector.names == [f"LABEL_{i}" for i in range(classes)]
     found = detector(images)
     with torch.no_grad():
@@ -163,11 +163,11 @@ def test_boxes_are_kept_as_for_bottom_up_attention():
         [[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 0.1, 0.1], [0.5, 0.5, 1, 1], [0, 0.5, 0.4, 1]]
     )
     sure = np.array([0.3, 0.9, 0.1, 0.25, 0.15])
-    assert Keep(least=1)(boxes, sure).tolist() == [1, 3]
-    assert Keep(least=3)(boxes, sure).tolist() == [1, 3, 4]
-    assert Keep(least=10)(boxes, sure).tolist() == [1, 3, 4, 2]
-    assert Keep(least=1, most=1)(boxes, sure).tolist() == [1]
-    assert Keep(least=1, overlap=1)(boxes, sure).tolist() == [1, 0, 3]
+    assert DetectionFilter(least=1)(boxes, sure).tolist() == [1, 3]
+    assert DetectionFilter(least=3)(boxes, sure).tolist() == [1, 3, 4]
+    assert DetectionFilter(least=10)(boxes, sure).tolist() == [1, 3, 4, 2]
+    assert DetectionFilter(least=1, most=1)(boxes, sure).tolist() == [1]
+    assert DetectionFilter(least=1, overlap=1)(boxes, sure).tolist() == [1, 0, 3]
     assert grid(2).boxes.tolist() == [
         [0, 0, 0.5, 0.5],
         [0.5, 0, 1, 0.5],

@@ -19,7 +19,7 @@ from groundling.commands.finetune.data import read_splits, regions_of, seen
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.regions.inputs import RegionInputs, manifests
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.regions.stores import SeveralStores
@@ -318,7 +318,7 @@ def test_examples_of_one_id_in_two_splits_are_refused(config: FinetuneConfig) ->
     def read(folder: Path, split: str) -> list[Example]:
         return [Example("same", "a", label=0)]
 
-    task = Task("x", Classify(("n", "y")), read, (ACCURACY,), "test")
+    task = Task("x", Classification(("n", "y")), read, (ACCURACY,), "test")
     here = changed(config, data=".", train_splits=("train", "dev"))
     with pytest.raises(InputError, match="2 examples are called 'same'; the splits overlap"):
         read_splits(task, here.data, train_splits=here.train_splits)

@@ -16,15 +16,15 @@ import toys
 from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, needed
-from groundling.core.output_types import Choose
-from groundling.data.image_samples import Pictured
+from groundling.core.output_types import MultipleChoice
+from groundling.data.image_samples import PictureSamples
 from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import Samples, TextInput, TextSamples
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.supervised import Supervised
 from groundling.teachers import Teacher, add_features
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
+from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
 from groundling.training.loop import ModelWithObjectives
 
 COUNT = 6
@@ -92,7 +92,7 @@ def test_wrappers_nest_in_any_order(
     """C5: regions and teachers did not nest."""
     wraps = {
         "regions": lambda samples: RegionSamples(samples, STORE),
-        "pixels": lambda samples: Pictured(samples, images, 16),
+        "pixels": lambda samples: PictureSamples(samples, images, 16),
         "teacher": lambda samples: TeacherDataset(
             samples, Letters(), FeatureCache() if cached else None
         ),
@@ -115,12 +115,12 @@ def test_wrappers_nest_in_any_order(
 def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
     """C5: masked LM and a teacher beside a multiple choice; features and labels of pieces come by row."""
     model = toys.seer()
-    form = Choose(("0", "1", "2"))
+    form = MultipleChoice(("0", "1", "2"))
     masked = MaskedLM(model.sizes, mask_id=bert_tokenizer.mask_token_id)
     task = Supervised(model.sizes, form=form)
     plain = texts(CHOICES, bert_tokenizer)
     samples = TeacherDataset(RegionSamples(plain, STORE), Letters(), FeatureCache())
-    feed = Feed(SamplePlan([DataSource(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
+    feed = BatchSampler(SamplePlan([DataSource(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
     batch = feed[0]
     assert batch.text is not None and batch.regions is not None
     assert (len(batch), batch.rows, batch.choices) == (4, 4 * CHOICES, CHOICES)

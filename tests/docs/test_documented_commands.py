@@ -15,7 +15,7 @@ import hubs
 import pytest
 import standins
 from builders.small_commands import REPRODUCTIONS, smaller
-from documents import PAGES, ROOT, Command
+from documents import PAGES, ROOT, TypedCommand
 
 from groundling.cli import main
 from groundling.studies.xdbert.diversity import attention_report
@@ -95,7 +95,7 @@ def test_every_command_of_a_document_runs(
     assert not failures, "\n" + "\n".join(failures)
 
 
-def _is_another_part(command: Command, planned: set[tuple[str, str]]) -> bool:
+def _is_another_part(command: TypedCommand, planned: set[tuple[str, str]]) -> bool:
     """Whether this plans one more table or row of a file, one of which was planned; it has to be there."""
     part = re.search(
         r"""--file (\S+\.toml) --(table|rows) ["']([^"']+)["'] --out \S+$""", command.line

@@ -83,7 +83,7 @@ def walked(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Ran]:
     return walk
 
 
-def run(command: documents.Command, ran: Ran) -> None:
+def run(command: documents.TypedCommand, ran: Ran) -> None:
     if not command.is_whole or command.line in ELSEWHERE:
         return
     words = smaller(command)

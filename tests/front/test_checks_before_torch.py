@@ -23,7 +23,7 @@ from groundling.models import hub as folders
 from groundling.objectives import Part
 from groundling.settings.fields import changed, configured, flat
 from groundling.training.inner_steps import InnerPart
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 
 ROOT = Path(groundling.__file__).parent.parent
 
@@ -186,7 +186,7 @@ def test_every_setting_that_names_a_file_is_looked_at() -> None:
 def test_names_are_read_from_the_source_as_they_are() -> None:
     for folder, kind in (
         ("objectives", Part),
-        ("vision_language", Design),
+        ("vision_language", Architecture),
         ("training.inner_steps", InnerPart),
     ):
         there: dict[str, Any] = instances(folder, kind)
@@ -198,7 +198,7 @@ def test_names_are_read_from_the_source_as_they_are() -> None:
 def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
     asked = []
 
-    class Hub:
+    class HubStub:
         def model_info(self, source: str, timeout: float) -> None:
             asked.append(source)
             if source == "me/gone":
@@ -206,7 +206,7 @@ def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
             if source == "me/slow":
                 raise TimeoutError
 
-    monkeypatch.setattr(folders, "HfApi", Hub)
+    monkeypatch.setattr(folders, "HfApi", HubStub)
     monkeypatch.setattr(folders, "is_there", lambda: True)
     monkeypatch.setattr(folders.constants, "HF_HUB_CACHE", str(tmp_path))
     for source in ("me/there", "me/slow"):

@@ -73,7 +73,9 @@ def test_names_of_other_modules_are_the_same_objects() -> None:
 def test_an_unknown_name_says_what_there_is() -> None:
     with pytest.raises(AttributeError, match=r"no attribute 'Bach'; did you mean Batch\?$"):
         groundling.Bach  # noqa: B018
-    with pytest.raises(AttributeError, match=r"no attribute 'xyzzy'; it has: Batch, Encoded, "):
+    with pytest.raises(
+        AttributeError, match=r"no attribute 'xyzzy'; it has: Batch, EncoderOutput, "
+    ):
         groundling.xyzzy  # noqa: B018
     assert not hasattr(groundling, "_adapt")
     with pytest.raises(ImportError, match="cannot import name 'Bach'"):
@@ -254,7 +256,7 @@ def test_help_shows_shapes() -> None:
 
 @documented
 @dataclass
-class Group:
+class SettingsGroup:
     """Settings that travel together.
 
     More of them.
@@ -272,17 +274,17 @@ class Group:
 class Two(NamedTuple):
     """Both."""
 
-    group: Group
+    group: SettingsGroup
     text: str = "x"
     """A text."""
 
 
-class Sub(Group):
+class Sub(SettingsGroup):
     pass
 
 
 def test_fields_are_read_from_the_source() -> None:
-    assert Group.__doc__.splitlines() == [
+    assert SettingsGroup.__doc__.splitlines() == [
         "Settings that travel together.",
         "",
         "More of them.",
@@ -293,11 +295,11 @@ def test_fields_are_read_from_the_source() -> None:
         "    other: str = 'a'",
     ]
     assert [one.text for one in fields_told(Two)] == [
-        "Settings that travel together. See `Group`.",
+        "Settings that travel together. See `SettingsGroup`.",
         "A text.",
     ]
     assert [one.name for one in fields_told(Sub)] == ["size", "other"]
-    assert Sub.__doc__ != Group.__doc__
+    assert Sub.__doc__ != SettingsGroup.__doc__
 
 
 def test_a_class_without_source_keeps_its_own_words() -> None:

@@ -13,7 +13,14 @@ from homes import put, table
 import groundling
 from groundling.cli import main
 from groundling.core.errors import InputError, as_keywords
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
 from groundling.prediction.fitted import answers_in_short
 
 KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")
@@ -85,14 +92,14 @@ def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path
 @pytest.mark.parametrize(
     ("form", "answers"),
     [
-        (Classify(("no", "yes")), "['no', 'yes']"),
+        (Classification(("no", "yes")), "['no', 'yes']"),
         (OpenAnswer(tuple("abcdefg")), "['a', 'b', 'c', 'd'] and 3 more"),
-        (Choose(("0", "1")), "one of the question's choices"),
-        (Pick(), "a region"),
-        (Regress(), "a number"),
+        (MultipleChoice(("0", "1")), "one of the question's choices"),
+        (RegionSelection(), "a region"),
+        (Regression(), "a number"),
     ],
 )
-def test_a_models_repr_tells_its_answers_in_short(form: Form, answers: str) -> None:
+def test_a_models_repr_tells_its_answers_in_short(form: OutputType, answers: str) -> None:
     assert answers_in_short(form) == answers
 
 

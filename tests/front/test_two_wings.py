@@ -48,7 +48,7 @@ STUDY = {
 from dataclasses import dataclass
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Nothing
+from groundling.runs.outputs import NoOutput
 from groundling.settings.fields import Settings
 
 
@@ -67,17 +67,17 @@ MINE = Command(
     {"_own": MineConfig()},
     title="Mine: a study of one's own",
     example="groundling mine",
-    leaves=Nothing(),
+    leaves=NoOutput(),
 )
 COMMANDS = (MINE,)
 ''',
     "say.py": "def say(config, work):\n    return f'{config.word}, world'\n",
     "tasks.py": """
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.core.metrics import ACCURACY
 from groundling.tasks import Task
 
-TASK = Task("mine", Classify(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
+TASK = Task("mine", Classification(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
 """,
     "layouts.py": """
 from groundling.check.places import Layout
@@ -85,9 +85,9 @@ from groundling.check.places import Layout
 LAYOUT = Layout("mine", "mine.txt", lambda place, report: None)
 """,
     "published.py": """
-from groundling.command_line.names import Reported
+from groundling.command_line.names import PublishedScores
 
-REPORTED = Reported("MINE-b", {"glue/rte": 70.0})
+REPORTED = PublishedScores("MINE-b", {"glue/rte": 70.0})
 """,
 }
 """A study, which imports of the core what it needs, and which nothing names."""

@@ -34,7 +34,7 @@ def main() -> int:
     given = parser.parse_args()
     if given.kills:
         return kill(given.kills, given.seed, given.command)
-    names = list(readers.readers(readers.Shelf(Path())))
+    names = list(readers.readers(readers.LazyFixture(Path())))
     if given.reader and given.reader not in names:
         parser.error(f"no reader is called {given.reader!r}; there are: {', '.join(names)}")
     names = [given.reader] if given.reader else names
@@ -45,7 +45,7 @@ def main() -> int:
     return int(any(outcome.is_finding for outcome in outcomes))
 
 
-def say(outcome: trials.Outcome) -> None:
+def say(outcome: trials.MutationOutcome) -> None:
     if outcome.is_finding:
         print(outcome, flush=True)
 

@@ -36,7 +36,7 @@ from groundling.commands.adapt.evaluation import read_pairs
 from groundling.commands.finetune.result import summary
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.core.registry import named
 from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
 from groundling.data.corpora.files import lines
@@ -56,7 +56,7 @@ from groundling.models.heads import LM_HEAD, LMHead, load_head, save_heads
 from groundling.models.loading import load_processor, load_tokenizer, weights_sha256
 from groundling.models.text import load_text_encoder
 from groundling.prediction.description import FILE as DESCRIPTION
-from groundling.prediction.description import Described, described
+from groundling.prediction.description import ModelDescription, described
 from groundling.prediction.fitted import load
 from groundling.prediction.predictions import read_predictions
 from groundling.runs.checkpoints import Checkpoints, Counters
@@ -67,7 +67,7 @@ from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
 from groundling.studies.attention.figures import figures_of
 from groundling.studies.attention.models.clip import load_clip_looks
-from groundling.studies.attention.page.views import Ranked
+from groundling.studies.attention.page.views import RankedHeads
 from groundling.studies.clip_td import combined_runs as ensemble
 from groundling.studies.clip_td import combined_runs as vcr
 from groundling.studies.clip_td import shift as implicit
@@ -131,7 +131,7 @@ WORLD_FLAGS = ["--train", "24", "--held", "24", "--world.scenes", "0", "--world.
 PIXELS = (".png", ".jpg")
 
 
-class Shelf:
+class LazyFixture:
     """What takes more than a moment to make, made once."""
 
     def __init__(self, folder: Path) -> None:
@@ -172,7 +172,7 @@ def _shop(place: Path) -> None:
         make(place)
 
 
-def readers(shelf: Shelf) -> dict[str, Reader]:
+def readers(shelf: LazyFixture) -> dict[str, Reader]:
     """All readers by name."""
     return {
         **_texts(shelf),
@@ -212,7 +212,7 @@ def rows_of(*rows: dict[str, Any]) -> str:
 # -- texts and tables --------------------------------------------------------------------------------------------------
 
 
-def _texts(shelf: Shelf) -> dict[str, Reader]:
+def _texts(shelf: LazyFixture) -> dict[str, Reader]:
     said = toys.sentences()[:6]
     questions = [(f"is it {text} ?", f"{n}.jpg", "yn"[n % 2], n / 4) for n, text in enumerate(said)]
     head = ("question", "photo", "answer", "score")
@@ -306,7 +306,7 @@ def _own(place: Path, name: str, columns: OwnFile) -> object:
 # -- captions ----------------------------------------------------------------------------------------------------------
 
 
-def _captions(shelf: Shelf) -> dict[str, Reader]:
+def _captions(shelf: LazyFixture) -> dict[str, Reader]:
     said = [
         ("a dog", "1.jpg"),
         ("a dog again", "1.jpg"),
@@ -376,7 +376,7 @@ def _sidecars(place: Path) -> None:
 # -- tasks -------------------------------------------------------------------------------------------------------------
 
 
-def _tasks(shelf: Shelf) -> dict[str, Reader]:
+def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
     made = {}
     for name, (folder, splits) in TASK_SPLITS.items():
         made[name] = Reader(
@@ -469,7 +469,7 @@ def _lxmert_lists(place: Path) -> None:
     put(place / "trainval_label2ans.json", json.dumps(["yes", "no"]))
 
 
-def _refs(place: Path, shelf: Shelf, by: str, held: str) -> None:
+def _refs(place: Path, shelf: LazyFixture, by: str, held: str) -> None:
     """The same expressions under another partition's name, in the form of pickles that are text."""
     copied(shelf.tasks, "refcoco+")(place)
     path = place / "refs(unc).p"
@@ -523,7 +523,7 @@ def _metadata(place: Path) -> None:
     )
 
 
-def _partition(place: Path, shelf: Shelf) -> None:
+def _partition(place: Path, shelf: LazyFixture) -> None:
     source = shelf.once("vcr files", vcr_files.folder)
     place.mkdir(parents=True)
     write_manifest(place / "part.json", manifest(named("tasks", Task, "vcr"), source, 1, 0))
@@ -542,7 +542,7 @@ def _losses(place: Path) -> None:
 # -- regions -----------------------------------------------------------------------------------------------------------
 
 
-def _regions(shelf: Shelf) -> dict[str, Reader]:
+def _regions(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         "region store": Reader(
             lambda place: standins.store(place, ["a", "b", "c"]), _store, sealed=True
@@ -703,7 +703,7 @@ def _as_msgpack(arrays: dict[str, np.ndarray]) -> bytes:
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
-def _models(shelf: Shelf) -> dict[str, Reader]:
+def _models(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         "text encoder": (homes.student, load_student),
         "sentence encoder": (homes.sentence_encoder, load_student),
@@ -792,7 +792,7 @@ def _crossmodal(place: Path) -> None:
     CrossModal(text, clip, 1, homes.pieces()).export(place)
 
 
-def _adapter(place: Path, shelf: Shelf) -> None:
+def _adapter(place: Path, shelf: LazyFixture) -> None:
     clip = shelf.once("clip", homes.seeing_clip)
     torch.manual_seed(0)
     ClipAdapter(load_base(str(clip)), Adapting(adapter="mlp")).export(place)
@@ -826,7 +826,7 @@ def _fine_tuned(place: Path) -> None:
     main(["finetune", *words, "--steps", "1", "--batch", "4", "--cpu", "--out", str(place / "run")])
 
 
-def _tuned(place: Path, shelf: Shelf, told: bool = True) -> None:
+def _tuned(place: Path, shelf: LazyFixture, told: bool = True) -> None:
     """A model with its head; if its answers are not `told`, the task's module alone knows their form."""
     shutil.copytree(shelf.once("fine-tuned", _fine_tuned) / "run/seed-0/model", place)
     if not told:
@@ -850,13 +850,13 @@ def _released(place: Path) -> None:
 
 def _describe(place: Path) -> None:
     place.mkdir(parents=True)
-    Described("glue/rte", Classify(("no", "yes"))).write(place)
+    ModelDescription("glue/rte", Classification(("no", "yes"))).write(place)
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
-def _runs(shelf: Shelf) -> dict[str, Reader]:
+def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     heads = {
         "heads": [
             {"attention": "self", "layer": n, "head": n, "accuracy": 10.0 * n, "active": True}
@@ -882,7 +882,7 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
         ),
         "predictions": Reader(
             lambda place: _answers(place / "p.jsonl"),
-            lambda place: read_predictions(place / "p.jsonl", Classify(("no", "yes"))),
+            lambda place: read_predictions(place / "p.jsonl", Classification(("no", "yes"))),
             checked=False,
         ),
         "log": Reader(
@@ -905,7 +905,7 @@ def _runs(shelf: Shelf) -> dict[str, Reader]:
             written("result.json", json.dumps({"models": [model]})), _drawn, checked=False
         ),
         "ranked heads": Reader(
-            written("result.json", json.dumps(heads)), Ranked.read, checked=False
+            written("result.json", json.dumps(heads)), RankedHeads.read, checked=False
         ),
         "run folder": Reader(_run_folder, _opened, checked=False),
         "a run's settings": Reader(_run_folder, _about_run, checked=False),
@@ -973,7 +973,7 @@ def _about_run(place: Path) -> object:
     return [told, judging._settings(place / "seed-0"), seed]
 
 
-def _vcr_run(place: Path, shelf: Shelf) -> None:
+def _vcr_run(place: Path, shelf: LazyFixture) -> None:
     """A finished seed of a run on VCR's answers."""
     data = shelf.once("vcr files", vcr_files.folder)
     rows = [
@@ -984,7 +984,7 @@ def _vcr_run(place: Path, shelf: Shelf) -> None:
     put(place / "seed-0/predictions_val.jsonl", rows_of(*rows))
 
 
-def _vcr_read(place: Path, shelf: Shelf) -> object:
+def _vcr_read(place: Path, shelf: LazyFixture) -> object:
     task = ANSWER
     files = vcr._files(str(place), task, "val")
     if not files:
@@ -1043,7 +1043,7 @@ def _counted(place: Path) -> object:
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
-def _probes(shelf: Shelf) -> dict[str, Reader]:
+def _probes(shelf: LazyFixture) -> dict[str, Reader]:
     nouns = {"a dog": [3, 1, 0], "a cat": [0, 2, 2]}
     memory = [
         {"descriptor": "the color of", "item": f"a {n}", "label": n} for n in ("red", "black")
@@ -1091,7 +1091,7 @@ def _probes(shelf: Shelf) -> dict[str, Reader]:
     }
 
 
-def _probe_files(place: Path, shelf: Shelf) -> None:
+def _probe_files(place: Path, shelf: LazyFixture) -> None:
     """The first lines of a world's, so that every split still has some."""
     for path in sorted((shelf.world() / "probes").iterdir()):
         told = path.read_text(encoding="utf-8").splitlines(keepends=True)
@@ -1124,7 +1124,7 @@ def _looked_up(place: Path) -> object:
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def _pictures(shelf: Shelf) -> dict[str, Reader]:
+def _pictures(shelf: LazyFixture) -> dict[str, Reader]:
     def make(place: Path, ending: str, mode: str) -> None:
         place.mkdir(parents=True)
         pixels = np.random.default_rng(0).integers(0, 256, (12, 9, 3), dtype=np.uint8)

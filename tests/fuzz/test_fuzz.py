@@ -21,7 +21,7 @@ EACH = 2
 
 
 def test_damaged_files_are_refused_or_read_as_before(tmp_path: Path) -> None:
-    names = list(readers.readers(readers.Shelf(tmp_path)))
+    names = list(readers.readers(readers.LazyFixture(tmp_path)))
     outcomes = trials.run(names, range(EACH), SEED, tmp_path)
     assert len(outcomes) == EACH * len(names)
     assert [str(outcome) for outcome in outcomes if outcome.is_finding] == []
@@ -54,7 +54,9 @@ def test_a_prediction_that_is_believed_is_a_finding(tmp_path: Path) -> None:
         assert {outcome.what for outcome in outcomes} == {"silent lie"}
 
 
-def _tried(reader: readers.Reader, folder: Path, change: mutations.Change) -> list[trials.Outcome]:
+def _tried(
+    reader: readers.Reader, folder: Path, change: mutations.Change
+) -> list[trials.MutationOutcome]:
     """What came of mutations of one kind, with a module planted that anybody can import."""
     folder.mkdir(exist_ok=True)
     path, here = list(sys.path), Path.cwd()

@@ -21,7 +21,7 @@ from random import Random
 from typing import Any
 
 from mutations import FOREIGN, Kind, Mutation, mutated
-from readers import Reader, Shelf, readers, told
+from readers import LazyFixture, Reader, readers, told
 
 from groundling.check import check
 from groundling.core.errors import InputError, in_one_line
@@ -38,7 +38,7 @@ FINE = ("as before", "refused", "reported", "edited")
 
 
 @dataclass(frozen=True)
-class Outcome:
+class MutationOutcome:
     """What came of a mutation."""
 
     reader: str
@@ -98,7 +98,7 @@ class Bench:
         path = rng.choice(self.files)
         return path, mutated(path, path.read_bytes(), rng)
 
-    def tried(self, number: int) -> Outcome:
+    def tried(self, number: int) -> MutationOutcome:
         path, mutation = self.mutation(number)
         whole = path.read_bytes()
         if mutation.content is None:
@@ -112,7 +112,7 @@ class Bench:
         about = f"{mutation.name} in {path.relative_to(self.place)}"
         if forgotten():
             what, message = "code ran", f"{FOREIGN} was imported"
-        return Outcome(self.name, number, what, about, message)
+        return MutationOutcome(self.name, number, what, about, message)
 
     def _come_of(self, mutation: Mutation, path: Path) -> tuple[str, str]:
         said = io.StringIO()
@@ -211,14 +211,14 @@ def run(
     seed: int,
     folder: Path,
     processes: int = 1,
-    say: Callable[[Outcome], None] = lambda outcome: None,
-) -> list[Outcome]:
+    say: Callable[[MutationOutcome], None] = lambda outcome: None,
+) -> list[MutationOutcome]:
     """Mutations of readers, in processes of their own: what ends one is a finding, too, and the next goes on."""
-    shelf = Shelf(folder / "shelf")
+    shelf = LazyFixture(folder / "shelf")
     offered = readers(shelf)
     todo = [(name, number) for number in numbers for name in names]
     context = multiprocessing.get_context("fork")  # what is imported and made stays so
-    outcomes: list[Outcome] = []
+    outcomes: list[MutationOutcome] = []
     with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
         for make in (shelf.tasks, shelf.world, shelf.shop):
             make()
@@ -261,7 +261,7 @@ def run(
                 process.join()
                 name, number = doing.pop(worker)
                 how = f"by signal {-process.exitcode}" if ready else "after it did not answer"
-                outcome = Outcome(name, number, "the process ended", "", how)
+                outcome = MutationOutcome(name, number, "the process ended", "", how)
                 start()
                 worker = next(reversed(workers))
             outcomes.append(outcome)
@@ -292,7 +292,7 @@ def plant(folder: Path) -> None:
     sys.path.append(str(folder))
 
 
-def summary(outcomes: Sequence[Outcome]) -> str:
+def summary(outcomes: Sequence[MutationOutcome]) -> str:
     """One line: how many, and how they ended."""
     counts = Counter(outcome.what for outcome in outcomes)
     told_of = ", ".join(f"{count:,} {what}" for what, count in counts.most_common())

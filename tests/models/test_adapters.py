@@ -24,9 +24,9 @@ from transformers import CLIPImageProcessorPil, CLIPModel
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.batch import Batch, Encoded, collate
+from groundling.core.batch import Batch, EncoderOutput, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, OpenAnswer
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import named
 from groundling.data.samples import TextSamples
 from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
@@ -49,7 +49,7 @@ ALL = {
     "attention": Adapting("attention"),
 }
 """Every row of Table 11."""
-FOUR = Choose(("0", "1", "2", "3"))
+FOUR = MultipleChoice(("0", "1", "2", "3"))
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +165,8 @@ def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Pa
     base = load_base(str(place / "clip"))
     model = ClipAdapter(base, ALL["cosine 1"])
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
-    three = AdapterHead(HeadContext(model.sizes, Classify(("a", "b", "c"))))
-    assert three(Encoded(pooled=torch.ones(2, 1)), features(4)).shape == (2, 3)
+    three = AdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
+    assert three(EncoderOutput(pooled=torch.ones(2, 1)), features(4)).shape == (2, 3)
     with pytest.raises(InputError, match="this task has 5 answers; pass --fusion concat"):
         AdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
 

@@ -22,9 +22,9 @@ from groundling.vision_language import visualbert as visualbert_file
 from groundling.vision_language import vlbert as vlbert_file
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import JOIN
-from groundling.vision_language.uniter import UniterJoin, uniter
-from groundling.vision_language.visualbert import VisualBertJoin, visualbert
-from groundling.vision_language.vlbert import VLBertJoin, sinusoids, vlbert
+from groundling.vision_language.uniter import UniterEmbeddings, uniter
+from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
+from groundling.vision_language.vlbert import VLBertEmbeddings, sinusoids, vlbert
 
 WIDTH = 12
 KINDS = {
@@ -133,7 +133,10 @@ def test_variants_of_visualbert(text_only, bert_tokenizer):
         close(torch.cat([found.text[b, t], found.visual[b, r]])[None], expected)
         close(found.pooled[b], bert.pooler(expected)[0])
     assert (found.text - alone).abs().max() > 0.1
-    boxed, plain = VisualBertJoin(bert, WIDTH, boxes=True), VisualBertJoin(bert, WIDTH + 6)
+    boxed, plain = (
+        VisualBertEmbeddings(bert, WIDTH, boxes=True),
+        VisualBertEmbeddings(bert, WIDTH + 6),
+    )
     plain.load_state_dict(boxed.state_dict())
     x1, y1, x2, y2 = batch.regions.boxes.unbind(-1)
     wide = torch.cat(
@@ -250,8 +253,8 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
     assert torch.equal(bert.embeddings.token_type_embeddings.weight, before[[0, 1, 1, 0]])
     nn.init.normal_(bert.embeddings.token_type_embeddings.weight)
     join, plain = (
-        UniterJoin(bert, WIDTH, text_types=(0, 3), image_types=(1, 2)),
-        UniterJoin(bert, WIDTH),
+        UniterEmbeddings(bert, WIDTH, text_types=(0, 3), image_types=(1, 2)),
+        UniterEmbeddings(bert, WIDTH),
     )
     plain.load_state_dict(join.state_dict())
     found = join(bert.embeddings, batch)
@@ -421,7 +424,7 @@ def test_sizes_of_variants(bert_tokenizer):
     with torch.device("meta"):
         bert = BertModel(BertConfig())
         found = [
-            count(bert, VisualBertJoin(bert, *options))
+            count(bert, VisualBertEmbeddings(bert, *options))
             for options in ((1024,), (512,), (2048, True))
         ]
         assert count(visualbert(bert, bert_tokenizer, early=False)) == 118538496
@@ -476,6 +479,6 @@ def test_weights_of_the_authors(kind, names, outer, heads, bert_tokenizer, tmp_p
         InputError, match=r"1 weights are missing, the first is text\.encoder\.encoder\.layer\.0"
     ):
         released_weights.load_released_weights(other, checkpoint, names)
-    torch.save({"w": VLBertJoin}, tmp_path / "code.th")
+    torch.save({"w": VLBertEmbeddings}, tmp_path / "code.th")
     with pytest.raises(InputError, match="no weights that can be read safely"):
         released_weights.read_weights(tmp_path / "code.th")

@@ -13,16 +13,23 @@ from homes import put
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
 from groundling.prediction.predictions import Agreement
 from groundling.stats.finished_runs import collect
 from groundling.tasks.vcr import ANSWER, RATIONALE
 
-TWO = Classify(("no", "yes"))
-FOUR = Choose(("0", "1", "2", "3"))
+TWO = Classification(("no", "yes"))
+FOUR = MultipleChoice(("0", "1", "2", "3"))
 
 
-def told(form: Form | None, *rows: dict[str, Any], classes: bool = True) -> str:
+def told(form: OutputType | None, *rows: dict[str, Any], classes: bool = True) -> str:
     """What is wrong with the lines of a file; empty if nothing is."""
     agreement = Agreement(form, classes)
     try:
@@ -40,7 +47,7 @@ def said(prediction: float, *outputs: float | None, **more: object) -> dict[str,
 
 @pytest.mark.parametrize("prediction", [1.5, -1, 0.999])
 def test_a_class_is_a_whole_number(prediction: float) -> None:
-    for form in (TWO, FOUR, Pick(), OpenAnswer(("a", "b")), None):
+    for form in (TWO, FOUR, RegionSelection(), OpenAnswer(("a", "b")), None):
         wrong = told(form, said(1, 0, 1), {"prediction": prediction})
         assert wrong.startswith("line 2: 'prediction' is ") and "a class" in wrong
 
@@ -52,8 +59,8 @@ def test_a_class_is_the_one_of_the_highest_output() -> None:
     # Written with five digits: these may have been equal before, or the other way round.
     assert told(TWO, said(0, 0.12345, 0.12346)) == ""
     # Of regions that an image lacks -inf is written, or null.
-    assert told(Pick(), said(1, 0.5, 0.7, -np.inf), said(0, 0.5, None)) == ""
-    assert "line 1" in told(Pick(), said(0, 0.5, 0.7, -np.inf))
+    assert told(RegionSelection(), said(1, 0.5, 0.7, -np.inf), said(0, 0.5, None)) == ""
+    assert "line 1" in told(RegionSelection(), said(0, 0.5, 0.7, -np.inf))
 
 
 def test_of_two_scores_a_choice_the_right_one_counts() -> None:
@@ -64,7 +71,7 @@ def test_of_two_scores_a_choice_the_right_one_counts() -> None:
 
 
 def test_a_number_is_its_output() -> None:
-    form = Regress(0, 5)
+    form = Regression(0, 5)
     assert told(form, said(2.5000049, 2.5), said(-3, -3)) == ""
     assert "its 'outputs' say 2.5" in told(form, said(3.5, 2.5))
     assert "its 'outputs' say 2.5" in told(None, said(3.5, 2.5), classes=False)

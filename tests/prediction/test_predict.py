@@ -35,14 +35,20 @@ from groundling.commands.predict import PredictConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    RegionSelection,
+    Regression,
+)
 from groundling.core.registry import instances
 from groundling.models.adapters import ClipAdapter, load_base
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.objectives import save_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.prediction import Prediction, load
-from groundling.prediction.description import FILE, Described, Reads, described
+from groundling.prediction.description import FILE, InputSpec, ModelDescription, described
 from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import Adapting, OwnFile
 from groundling.studies.worlds.commands import WorldConfig
@@ -151,7 +157,7 @@ def glue(folder: Path, task: Task) -> None:
         for number in range(4):
             row = dict.fromkeys(columns, str(number))
             row |= {name: texts[number + place] for place, name in enumerate(reader.texts)}
-            spelt = task.form.labels[number % 2] if isinstance(task.form, Classify) else "2.5"
+            spelt = task.form.labels[number % 2] if isinstance(task.form, Classification) else "2.5"
             row |= {reader.label: spelt} if labelled else {}
             lines.append("\t".join(row[name] for name in columns))
         put(reader.path(folder, split), "\n".join(lines) + "\n")
@@ -174,7 +180,7 @@ def data_of(world: Path, name: str) -> Path:
     return world / name.partition("/")[0]
 
 
-def saved(folder: Path, exported: Path, student: Student, about: Described) -> Path:
+def saved(folder: Path, exported: Path, student: Encoder, about: ModelDescription) -> Path:
     """A model folder as `finetune` writes it, with a head that nobody trained."""
     torch.manual_seed(3)
     assert about.form is not None
@@ -186,7 +192,7 @@ def saved(folder: Path, exported: Path, student: Student, about: Described) -> P
 
 
 @pytest.fixture(scope="module")
-def students(world: Path) -> dict[bool, Student]:
+def students(world: Path) -> dict[bool, Encoder]:
     """By whether it reads regions."""
     torch.manual_seed(0)
     text = load_student(world / "bert")
@@ -196,14 +202,14 @@ def students(world: Path) -> dict[bool, Student]:
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_answered_and_scored(
-    name: str, world: Path, students: dict[bool, Student], tmp_path: Path, monkeypatch: Any
+    name: str, world: Path, students: dict[bool, Encoder], tmp_path: Path, monkeypatch: Any
 ) -> None:
     monkeypatch.setattr("groundling.prediction.fitted.load", cache(load))  # as each command would
     data = data_of(world, name)
     task = TASKS[name].at(data)
     sees = data.name in VISION.values()
-    reads = Reads(max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees)
-    about = Described(task=name, form=task.form, head=PLAIN, reads=reads)
+    reads = InputSpec(max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees)
+    about = ModelDescription(task=name, form=task.form, head=PLAIN, reads=reads)
     exported = world / ("uniter" if sees else "bert")
     model = saved(tmp_path / "model", exported, students[sees], about)
     images = "stills" if name.startswith("vcr") else "store"
@@ -219,18 +225,18 @@ def test_every_task_is_answered_and_scored(
     assert [row["id"] for row in answers] == [example.official for example in examples]
     for row in answers:
         assert row["answer"] != ""
-        if not isinstance(task.form, Regress):
+        if not isinstance(task.form, Regression):
             assert 0 < float(row["probability"]) <= 1
             assert float(row["probability_2"]) <= float(row["probability"]) + 1e-6
-        if isinstance(task.form, Pick):
+        if isinstance(task.form, RegionSelection):
             left, top, right, bottom = (float(row[side]) for side in ("x1", "y1", "x2", "y2"))
             assert 0 <= left < right <= 60 and 0 <= top < bottom <= 40
-        if isinstance(task.form, Choose):
+        if isinstance(task.form, MultipleChoice):
             assert row["choice"] == row[f"option_{row['answer']}"]
 
     scores = scores_of(**settings, split=dev)["scores"][dev]
     assert {metric.name for metric in task.metrics} <= set(scores)
-    if isinstance(task.form, Classify) and "accuracy" in scores:
+    if isinstance(task.form, Classification) and "accuracy" in scores:
         right = [
             row["answer"] == task.form.spell(example.label)
             for row, example in zip(answers, examples, strict=True)
@@ -423,7 +429,7 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
 
 def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
     """An adapter over CLIP, and VL-BERT end to end with stored boxes or boxes that are found now."""
-    form = Classify(("cat", "dog", "sea"))
+    form = Classification(("cat", "dog", "sea"))
     columns = OwnFile(text="question", label="answer", image="photo")
     square = {"height": 16, "width": 16}
     clip = homes.teacher(tmp_path / "clip")
@@ -431,12 +437,12 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     torch.manual_seed(2)
     adapter = ClipAdapter(load_base(str(clip)), Adapting("mlp", 3))
     adapter.export(tmp_path / "mlp")
-    about = Described("table/own", form, head=ADAPTER, own=columns, reads=Reads(16, 1))
+    about = ModelDescription("table/own", form, head=ADAPTER, own=columns, reads=InputSpec(16, 1))
     models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
     looking = end_to_end(toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32)
     looking.export(tmp_path / "vlbert")
     facts = {"made_with": {"grid": 2, "backbone": str(own / "vit")}}
-    about = replace(about, head=PLAIN, reads=Reads(16, 1, regions=True), regions=facts)
+    about = replace(about, head=PLAIN, reads=InputSpec(16, 1, regions=True), regions=facts)
     models["pixels"] = saved(tmp_path / "pixels", tmp_path / "vlbert", looking, about)
     photos = {"images": str(own / "photos"), "data": str(own / "new.csv")}
     found = {}
@@ -665,7 +671,7 @@ def test_a_row_is_answered_from_the_very_photo_that_it_names(own: Path, tmp_path
 
 
 def test_a_text_model_is_given_no_images(world: Path, students: Any, tmp_path: Path) -> None:
-    about = Described("glue/rte", Classify(("a", "b")), own=None)
+    about = ModelDescription("glue/rte", Classification(("a", "b")), own=None)
     model = saved(tmp_path / "model", world / "bert", students[False], about)
     file = put(tmp_path / "new.tsv", "first\tsecond\na dog\ta cat\n")
     for extra, message in (
@@ -732,16 +738,18 @@ def test_a_damaged_description(change: Any, message: str, own: Path, tmp_path: P
 @pytest.mark.parametrize(
     "form",
     [
-        Classify(("a", "b"), "bce"),
-        Choose(("0", "1"), "each"),
-        Regress(0, 5),
-        Regress(),
+        Classification(("a", "b"), "bce"),
+        MultipleChoice(("0", "1"), "each"),
+        Regression(0, 5),
+        Regression(),
         OpenAnswer(("x", "<unk>"), never=("<unk>",)),
-        Pick("phrase", "kl"),
+        RegionSelection("phrase", "kl"),
     ],
 )
 def test_a_description_is_read_as_it_was_written(form: Any, tmp_path: Path) -> None:
-    about = Described("mine.dogs:DOGS", form, head="refcoco+", modules={"mine.dogs:DOGS": "0"})
+    about = ModelDescription(
+        "mine.dogs:DOGS", form, head="refcoco+", modules={"mine.dogs:DOGS": "0"}
+    )
     about.write(tmp_path)
     assert described(tmp_path) == about
 

@@ -21,7 +21,7 @@ from groundling.commands.predict import COMMAND as predict
 from groundling.commands.predict import PredictConfig
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, MSE
-from groundling.core.output_types import Choose, Classify, Pick, Regress
+from groundling.core.output_types import Classification, MultipleChoice, RegionSelection, Regression
 from groundling.prediction import load
 from groundling.prediction.predictions import chosen, voted
 from groundling.settings.fields import configured
@@ -92,7 +92,7 @@ def task(form: object, metric: object = ACCURACY) -> Task:
 
 
 def test_most_seeds_decide_and_of_equals_the_mean_probability() -> None:
-    form = Classify(("a", "b", "c"))
+    form = Classification(("a", "b", "c"))
     parts = [
         said([3.0, 2.9, 0.0], [0.0, 0.0, 9.0], form=form),
         said([3.0, 2.9, 0.0], [0.0, 1.0, 0.0], form=form),
@@ -107,10 +107,10 @@ def test_most_seeds_decide_and_of_equals_the_mean_probability() -> None:
 
 
 def test_numbers_are_averaged_and_regions_that_are_not_there_stay_so() -> None:
-    form = Regress(0, 5)
+    form = Regression(0, 5)
     together = voted([said([1.0], form=form), said([4.0], form=form)], form, task(form, MSE))
     assert together.predictions.tolist() == [2.5]
-    pick = Pick()
+    pick = RegionSelection()
     parts = [said([1.0, 2.0, -np.inf], form=pick), said([1.0, 5.0, -np.inf], form=pick)]
     together = voted(parts, pick, Task("t", pick, lambda *_: [], (), "t"))
     assert together.predictions.tolist() == [1]
@@ -118,7 +118,7 @@ def test_numbers_are_averaged_and_regions_that_are_not_there_stay_so() -> None:
 
 
 def test_two_scores_a_choice_are_one_probability() -> None:
-    form = Choose(("0", "1"), kind="each")
+    form = MultipleChoice(("0", "1"), kind="each")
     parts = [said([9.0, 0.0, 0.0, 1.0], form=form), said([0.0, 3.0, 0.0, 1.0], form=form)]
     together = voted(parts, form, task(form))
     assert together.outputs.shape == (1, 2)

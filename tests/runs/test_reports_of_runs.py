@@ -20,7 +20,7 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
-from groundling.core.output_types import Classify, Regress
+from groundling.core.output_types import Classification, Regression
 from groundling.data.samples import TextSamples
 from groundling.models.text import load_text_encoder
 from groundling.prediction.predictions import Candidate, Prediction, cells_of, columns_of
@@ -126,8 +126,8 @@ def test_numbers_in_a_file_of_answers_have_few_digits_and_the_same_order() -> No
     shares = (0.8177219919756766, 0.18227800802432342)
     best = tuple(Candidate(word, share) for word, share in zip(("yes", "no"), shares, strict=True))
     prediction = Prediction("yes", shares[0], best=best)
-    cells = cells_of(prediction, columns_of(Classify(("no", "yes")), 2))
+    cells = cells_of(prediction, columns_of(Classification(("no", "yes")), 2))
     assert list(cells.values()) == ["yes", 0.817722, "no", 0.182278]
     number = Prediction(np.float32(2.718281828).item(), best=(Candidate(2.7182817459106445),))
-    assert cells_of(number, columns_of(Regress(), 1)) == {"answer": 2.71828}
+    assert cells_of(number, columns_of(Regression(), 1)) == {"answer": 2.71828}
     assert prediction.probability == shares[0], "Python has all digits"

@@ -30,7 +30,7 @@ from groundling.commands.teach import COMMAND as teach
 from groundling.commands.teach import TeachConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError, nearest
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.models import hub
 from groundling.models.clip import load_two_towers
 from groundling.models.loading import load_config, load_tokenizer, load_weights
@@ -246,7 +246,7 @@ def test_recomputing_goes_together_with_passes_that_share_a_graph(
     for again in (False, True):
         model = student()
         torch.manual_seed(1)
-        task = Supervised(model.sizes, form=Classify(("no", "yes")))
+        task = Supervised(model.sizes, form=Classification(("no", "yes")))
         config = replace(CPU, steps=2, gradient_checkpointing=again)
         villa = inner_step("villa", Adversarial())
         train(model, [task], text_only, config, tmp_path / str(again), inner=villa)

@@ -55,12 +55,12 @@ def test_a_silent_command_says_how_long_it_has_been_at_work() -> None:
 def test_beside_a_bar_and_in_other_processes_nothing_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    class Terminal(io.StringIO):
+    class SilentTerminal(io.StringIO):
         def isatty(self) -> bool:
             return True
 
     out = io.StringIO()
-    shown = Progress("training", 9, "step", stream=Terminal())
+    shown = Progress("training", 9, "step", stream=SilentTerminal())
     with heard("ask", out):
         time.sleep(0.2)
     shown.close()

@@ -18,7 +18,7 @@ from homes import put
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.core.output_types import Pick
+from groundling.core.output_types import RegionSelection
 from groundling.core.registry import named
 from groundling.data.regions.annotations import read_detections
 from groundling.tasks import Task, refcoco, vcr
@@ -56,14 +56,14 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
             expected["kl"] += float(share * np.log((share or 1) / q))
     for kind, value in expected.items():
         for fill in (5.0, -torch.inf):
-            loss = Pick(kind=kind).loss(outputs.masked_fill(labels < 0, fill), labels)
+            loss = RegionSelection(kind=kind).loss(outputs.masked_fill(labels < 0, fill), labels)
             (slope,) = torch.autograd.grad(loss, outputs)
             assert loss.item() == pytest.approx(value, rel=1e-5) and slope.isfinite().all()
-    assert Pick().predict(
+    assert RegionSelection().predict(
         np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])
     ).tolist() == [1, 0]
     assert (
-        refusal(Pick().label, "1", "f, line 2")
+        refusal(RegionSelection().label, "1", "f, line 2")
         == "f, line 2: label '1'; regions are right or wrong by their boxes"
     )
 

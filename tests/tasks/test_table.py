@@ -16,7 +16,7 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify, Form, Regress
+from groundling.core.output_types import Classification, OutputType, Regression
 from groundling.settings.fields import changed, configured
 from groundling.settings.inputs import OwnFile
 from groundling.tasks import Task
@@ -51,7 +51,7 @@ def write(path: Path, *labels: object) -> Path:
 def test_own_files_of_every_kind_say_the_same(suffix: str, tmp_path: Path) -> None:
     path = write(tmp_path / f"mine{suffix}", *(n % 2 for n in range(20)))
     task = own(path)
-    assert (task.name, task.form, task.dev) == ("table/mine", Classify(("0", "1")), ("dev",))
+    assert (task.name, task.form, task.dev) == ("table/mine", Classification(("0", "1")), ("dev",))
     assert [m.name for m in task.metrics] == ["accuracy", "matthews", "f1"]
     sides = {split: task.read(path, split) for split in ("train", "dev")}
     numbers = {split: [int(e.official) for e in examples] for split, examples in sides.items()}
@@ -87,32 +87,32 @@ def test_an_own_file_is_read_once(tmp_path: Path) -> None:
     ]
 
 
-CLASSES = Classify(("0", "1", "2", "3", "4"))
+CLASSES = Classification(("0", "1", "2", "3", "4"))
 
 
 @pytest.mark.parametrize(
     ("labels", "form", "expected", "metrics"),
     [
-        (["no", "yes", "maybe"] * 7, "auto", Classify(("maybe", "no", "yes")), ["accuracy"]),
+        (["no", "yes", "maybe"] * 7, "auto", Classification(("maybe", "no", "yes")), ["accuracy"]),
         ([n % 5 for n in range(30)], "auto", CLASSES, ["accuracy"]),
-        ([n % 5 for n in range(30)], "regress", Regress(), ["pearson", "spearman", "rmse"]),
+        ([n % 5 for n in range(30)], "regress", Regression(), ["pearson", "spearman", "rmse"]),
         (
             list(range(21)),
             "auto",
-            Regress(),
+            Regression(),
             ["pearson", "spearman", "rmse"],
         ),  # more whole numbers than classes
-        ([n % 2 / 2 for n in range(30)], "auto", Regress(), ["pearson", "spearman", "rmse"]),
+        ([n % 2 / 2 for n in range(30)], "auto", Regression(), ["pearson", "spearman", "rmse"]),
         (
             [n % 2 / 2 for n in range(30)],
             "classify",
-            Classify(("0.0", "0.5")),
+            Classification(("0.0", "0.5")),
             ["accuracy", "matthews", "f1"],
         ),
     ],
 )
 def test_labels_are_classes_or_numbers(
-    labels: list[object], form: str, expected: Form, metrics: list[str], tmp_path: Path
+    labels: list[object], form: str, expected: OutputType, metrics: list[str], tmp_path: Path
 ) -> None:
     task = own(path := write(tmp_path / "x.csv", *labels), form=form)
     assert (task.form, [m.name for m in task.metrics]) == (expected, metrics)
@@ -348,7 +348,7 @@ def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
     assert notes(path) == []
     labels[:4] = ["yse", "yes ", " no", "yes"]
     path = write(tmp_path / "x.csv", *labels)
-    assert own(path).form == Classify(("no", "yes", "yse"))
+    assert own(path).form == Classification(("no", "yes", "yse"))
     assert notes(path) == [
         f"{path}: 2 of 60 labels had spaces around them, which are left out",
         "class 'yse' has one row; is it spelt as it should be?",

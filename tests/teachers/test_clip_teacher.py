@@ -29,9 +29,9 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, OpenAnswer
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.rng import generator
 from groundling.data.kmeans import kmeans_1d
 from groundling.data.samples import TextInput, TextSamples
@@ -46,7 +46,7 @@ from groundling.settings.objectives import Targeted
 from groundling.teachers import add_features, loading
 from groundling.teachers import dataset as cache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import FEATURES, Anchors, ClipScores, text_of
+from groundling.teachers.clip_parts import FEATURES, ClipScores, ClusterConfidence, text_of
 from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import VisualBertVqaHead
@@ -384,7 +384,7 @@ def test_a_gate_shares_its_images_and_texts_with_runs_that_have_none(place, tmp_
 
 
 def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
-    form = Classify(("entailment", "neutral", "contradiction"))
+    form = Classification(("entailment", "neutral", "contradiction"))
     wants = ["clip_confidence", "clip_similarity"]
     one = teacher(place, wants=wants, form=form)
     batch, live = kept_and_live(one, examples(), tmp_path)
@@ -395,7 +395,7 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
     scores = one.members[-1]
-    assert isinstance(scores, ClipScores) and isinstance(scores.sure_of, Anchors)
+    assert isinstance(scores, ClipScores) and isinstance(scores.sure_of, ClusterConfidence)
     assert scores.clusters is not None and len(scores.clusters.centres) == 3
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)
@@ -776,7 +776,7 @@ def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
 
 
 def test_form_decides_what_it_can_be_sure_of(place):
-    *_, scores = teacher(place, wants=["clip_similarity"], form=Choose(("0", "1"))).members
+    *_, scores = teacher(place, wants=["clip_similarity"], form=MultipleChoice(("0", "1"))).members
     assert isinstance(scores, ClipScores) and scores.sure_of is None
     assert Given(Sizes()).form is None
 
@@ -797,12 +797,12 @@ class FollowText(Objective):
     def count(self, batch: Batch) -> dict[str, int]:
         return {"follow": batch.rows}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, torch.Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, torch.Tensor]:
         gaps = self.of_text(encoded.text[:, 0]) - batch.features["clip_text"]
         return {"follow": gaps.abs().sum()}
 
 
-class Follow(FollowText):
+class FollowAnything(FollowText):
     """Stands for all of its terms: the first position follows whatever the teacher says of a row."""
 
     needs = ("text", *(f"features.{name}" for name in sorted(ALL)))
@@ -811,7 +811,7 @@ class Follow(FollowText):
         super().__init__(sizes, **options)
         self.of_image = torch.nn.Linear(sizes.text, sizes.teacher_image)
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, torch.Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, torch.Tensor]:
         said = batch.features
         first = encoded.text[:, 0]
         of_text = super().forward(encoded, batch)["follow"]
@@ -821,7 +821,7 @@ class Follow(FollowText):
         return {"follow": of_text + of_image + of_words + surely}
 
 
-FOLLOW = f"{__name__}:Follow"
+FOLLOW = f"{__name__}:FollowAnything"
 
 
 @pytest.fixture(scope="module")

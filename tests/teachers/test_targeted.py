@@ -22,7 +22,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import (
     IGNORE,
     Batch,
-    Encoded,
+    EncoderOutput,
     Example,
     Regions,
     Sample,
@@ -31,8 +31,15 @@ from groundling.core.batch import (
     collate,
 )
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Pick, Regress
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.task_heads import HeadContext, TaskHead
 from groundling.objectives import Given, Objective, part_named
@@ -43,15 +50,15 @@ from groundling.objectives.td_text import TargetedText
 from groundling.objectives.td_words import TargetedWords
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import ObjectiveSettings, Targeted
-from groundling.tasks.splits import Unlabelled, hidden
-from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
+from groundling.tasks.splits import UnlabelledSamples, hidden
+from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
 from groundling.training.held_out import means_by_epoch
 from groundling.training.loop import ModelWithObjectives, train
 from groundling.vision_language.single_stream import SingleStream
-from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
-from groundling.vision_language.vlbert import ChoiceByItself, vlbert
+from groundling.vision_language.uniter import UniterChoiceHead, uniter
+from groundling.vision_language.vlbert import VLBertChoiceHead, vlbert
 
-FOUR = Choose(("0", "1", "2", "3"))
+FOUR = MultipleChoice(("0", "1", "2", "3"))
 TERMS = ("td_image", "td_text", "td_words")
 EXACT = {"rtol": 0, "atol": 1e-6}
 
@@ -131,13 +138,13 @@ def test_the_image_is_its_whole_region_or_the_mean_of_its_first_images() -> None
     )
     term = same_width(TargetedImage, 2, td_unit=False)
     expected = [states[0, 0], states[1, :2].mean(0), states[2, :2].mean(0)]
-    found = term(Encoded(visual=states), batch)
+    found = term(EncoderOutput(visual=states), batch)
     assert found["td_image"].item() == pytest.approx(sum(row.sum().item() for row in expected))
     assert found["td_image_mean"].item() == 2
     assert term.count(batch) == {"td_image": 3, "td_image_mean": 3}
     swapped = replace(batch, labels={"sentence_image": torch.tensor([1, 0, 1, 1])})
     assert term.count(swapped)["td_image"] == 2
-    found = term(Encoded(visual=states), swapped)
+    found = term(EncoderOutput(visual=states), swapped)
     assert found["td_image"].item() == pytest.approx(sum(expected[i].sum().item() for i in (0, 2)))
     assert found["td_image_mean"].item() == 1
 
@@ -160,13 +167,13 @@ def test_a_word_is_the_mean_of_its_pieces_and_a_row_that_of_its_words() -> None:
     first = states[0, 1:3].mean(0).sum().item(), states[0, 3].sum().item()
     second = states[1, 1].sum().item()
     term = same_width(TargetedWords, 2, td_unit=False)
-    found = term(Encoded(text=states), batch)
+    found = term(EncoderOutput(text=states), batch)
     assert found["td_words"].item() == pytest.approx(sum(first) / 2 + second)
     assert found["td_words_used"].item() == 3
     assert found["td_words_short"].item() == 2
     assert term.count(batch) == {"td_words": 3, "td_words_used": 3, "td_words_short": 3}
     literal = same_width(TargetedWords, 2, td_unit=False, td_words_reduction="sum")
-    assert literal(Encoded(text=states), batch)["td_words"].item() == pytest.approx(
+    assert literal(EncoderOutput(text=states), batch)["td_words"].item() == pytest.approx(
         sum(first) + second
     )
 
@@ -176,7 +183,7 @@ def test_a_masked_word_takes_no_part() -> None:
     labels = torch.full((3, 5), IGNORE)
     labels[0, 2] = 5
     found = same_width(TargetedWords, 2, td_unit=False)(
-        Encoded(text=states), replace(batch, labels={"masked_lm": labels})
+        EncoderOutput(text=states), replace(batch, labels={"masked_lm": labels})
     )
     assert found["td_words_used"].item() == 2
     expected = states[0, 3].sum() + states[1, 1].sum()
@@ -188,7 +195,7 @@ def test_a_batch_without_a_selected_word_adds_zero() -> None:
     none = replace(batch, features={**batch.features, "clip_word": torch.full((3, 2), -1)})
     states.requires_grad_()
     term = same_width(TargetedWords, 2)
-    loss = term(Encoded(text=states), none)["td_words"]
+    loss = term(EncoderOutput(text=states), none)["td_words"]
     assert loss.item() == 0
     loss.backward()
     assert states.grad is not None
@@ -204,13 +211,15 @@ def test_only_the_right_choice() -> None:
     right = TargetedText(sizes, options=Targeted(td_choices="right"), form=FOUR)
     assert right.count(batch) == {"td_text": 2}
     distances = right.distance(states[:, 0], features)
-    found = right(Encoded(text=states), batch)["td_text"]
+    found = right(EncoderOutput(text=states), batch)["td_text"]
     torch.testing.assert_close(found, distances[2] + distances[7])
     # no choice is known to be right of what has no label, and where there are no choices, every row is
     unlabelled = replace(batch, labels={"label": torch.tensor([2, IGNORE])})
     assert right.count(unlabelled) == {"td_text": 1}
     assert "labels.label" in right.needs
-    plain = TargetedText(sizes, options=Targeted(td_choices="right"), form=Classify(("a", "b")))
+    plain = TargetedText(
+        sizes, options=Targeted(td_choices="right"), form=Classification(("a", "b"))
+    )
     assert plain.count(batch) == {"td_text": 8}
     assert "labels.label" not in plain.needs
 
@@ -229,8 +238,8 @@ def said(similarity: Tensor, **more: Any) -> Batch:
     return batch_of(similarity.numel(), len(similarity), features=features, **more)
 
 
-def answered(logits: Tensor) -> Encoded:
-    return Encoded(heads={"supervised": logits})
+def answered(logits: Tensor) -> EncoderOutput:
+    return EncoderOutput(heads={"supervised": logits})
 
 
 def test_ratios_of_the_worked_example() -> None:
@@ -288,7 +297,7 @@ def test_a_gate_for_each_pair() -> None:
 
 
 def test_other_tasks_take_the_teachers_own_confidence() -> None:
-    form = Classify(("no", "maybe", "yes"))
+    form = Classification(("no", "maybe", "yes"))
     batch = batch_of(3, features={"clip_confidence": torch.tensor([0.5, 0.2, 1.0])})
     logits = torch.tensor([[0.0, 0, 0], [0, 0, 0], [50, 0, 0]])
     gate = Gate(form)
@@ -326,7 +335,7 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     assert right.count(batch) == {"td_text": 2, "td_text_gate_open": 2}
 
 
-def gate_of(form: Form | None, **options: Any) -> Objective:
+def gate_of(form: OutputType | None, **options: Any) -> Objective:
     given = Given(
         Sizes(text=4, teacher=4),
         form=form,
@@ -339,13 +348,13 @@ def gate_of(form: Form | None, **options: Any) -> Objective:
     ("form", "options", "message"),
     [
         (None, {}, "td_text: --td-gate question compares answers to a task, and there is none"),
-        (Regress(), {}, "this task has none to choose from"),
-        (Pick(), {}, "has none to choose"),
+        (Regression(), {}, "this task has none to choose from"),
+        (RegionSelection(), {}, "has none to choose"),
         (FOUR, {"td_temperature": 0.0}, "td.temperature = 0.0, expected"),
         (FOUR, {"td_temperature": math.nan}, "td.temperature = nan, expected"),
     ],
 )
-def test_a_gate_that_cannot_be(form: Form | None, options: Any, message: str) -> None:
+def test_a_gate_that_cannot_be(form: OutputType | None, options: Any, message: str) -> None:
     with pytest.raises(InputError, match=message) as error:
         gate_of(form, **options)
     assert "\n" not in str(error.value)
@@ -353,7 +362,7 @@ def test_a_gate_that_cannot_be(form: Form | None, options: Any, message: str) ->
 
 def test_a_gate_without_logits_or_numbers() -> None:
     with pytest.raises(InputError, match="a gate on the task's answers needs"):
-        Gate(FOUR).ratio(Encoded(), said(COSINES))
+        Gate(FOUR).ratio(EncoderOutput(), said(COSINES))
     with pytest.raises(InputError, match="the teacher's clip_similarity is not a number") as error:
         Gate(FOUR).ratio(answered(LOGITS), said(COSINES * math.nan))
     assert "\n" not in str(error.value)
@@ -387,7 +396,7 @@ def questions(count: int = 12) -> list[Example]:
 def shown(examples: list[Example], whole: bool) -> RegionSamples:
     store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(len(examples))})
     texts = TextSamples(examples, TextInput(toys.bert_words(), 60))
-    return RegionSamples(texts, store, Seeing(whole=whole))
+    return RegionSamples(texts, store, RegionOptions(whole=whole))
 
 
 def seeing(name: str) -> tuple[SingleStream, type[TaskHead]]:
@@ -395,8 +404,8 @@ def seeing(name: str) -> tuple[SingleStream, type[TaskHead]]:
     words = toys.bert_words()
     bert = toys.bert(len(words))
     if name == "vlbert":
-        return vlbert(bert, words, width=12).eval(), ChoiceByItself
-    return uniter(bert, words, width=12).eval(), ChoiceRightOrWrong
+        return vlbert(bert, words, width=12).eval(), VLBertChoiceHead
+    return uniter(bert, words, width=12).eval(), UniterChoiceHead
 
 
 def distilled(name: str, gate: str, **options: Any) -> tuple[ModelWithObjectives, Batch]:
@@ -661,25 +670,25 @@ def test_means_of_epochs(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("form", "label"),
     [
-        (Classify(("a", "b", "c")), np.array(2)),
+        (Classification(("a", "b", "c")), np.array(2)),
         (FOUR, np.array(1)),
-        (Regress(), np.array(-100.0)),  # a number like any other
+        (Regression(), np.array(-100.0)),  # a number like any other
         (OpenAnswer(tuple("abcde")), np.array([[1, 0.3], [4, 1.0]], np.float32)),
         # a question of which nobody listed an answer that the map has
         (OpenAnswer(tuple("abcde")), np.full((2, 2), IGNORE, np.float32)),
-        (Pick(), np.array([0, 1, 0])),
+        (RegionSelection(), np.array([0, 1, 0])),
     ],
 )
-def test_hidden_labels_are_answered_and_not_scored(form: Form, label: np.ndarray) -> None:
+def test_hidden_labels_are_answered_and_not_scored(form: OutputType, label: np.ndarray) -> None:
     task = Supervised(Sizes(text=4), form=form)
-    outputs = torch.randn(3, 3 if isinstance(form, Pick) else max(form.outputs, 1))
-    if isinstance(form, Choose):
+    outputs = torch.randn(3, 3 if isinstance(form, RegionSelection) else max(form.outputs, 1))
+    if isinstance(form, MultipleChoice):
         outputs = torch.randn(3, 4)
     samples = [Sample(str(n), labels={"label": label}) for n in range(3)]
     samples[1] = samples[1].with_label("label", hidden(label))
     labels = collate(samples).labels
     batch = batch_of(3, labels=labels)
-    encoded = Encoded(heads={"supervised": outputs})
+    encoded = EncoderOutput(heads={"supervised": outputs})
     assert task.count(batch) == {"task": 2}
     kept = torch.tensor([0, 2])
     expected = form.loss(outputs[kept], labels["label"][kept])
@@ -698,13 +707,13 @@ def mixed(each: int = 2) -> DataSource:
     store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(20)})
     others = TextSamples(every[8:], TextInput(toys.bert_words(), 60))
     rest = toys.Clip(RegionSamples(others, store))
-    return DataSource(labelled, beside=Unlabelled(rest, np.array(0)), each=each)
+    return DataSource(labelled, beside=UnlabelledSamples(rest, np.array(0)), each=each)
 
 
 def test_every_step_mixes_labelled_and_unlabelled() -> None:
     source = mixed()
     plan = SamplePlan([source], 4, 6, 0)
-    whole = Feed(plan, [], 1, 0, 1)
+    whole = BatchSampler(plan, [], 1, 0, 1)
     seen = set()
     for step in range(6):
         batch = whole[step]
@@ -713,11 +722,11 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
         assert {int(name[1:]) < 8 for name, k in zip(batch.ids, known, strict=True) if k} == {True}
         seen |= {name for name, k in zip(batch.ids, known, strict=True) if not k}
         # whatever the split, the same samples; and the same again, as after a kill
-        halves = [Feed(plan, [], 2, 0, 1)[2 * step + half] for half in range(2)]
+        halves = [BatchSampler(plan, [], 2, 0, 1)[2 * step + half] for half in range(2)]
         assert sorted(batch.ids) == sorted(name for half in halves for name in half.ids)
-        ranks = [Feed(plan, [], 1, rank, 2)[step] for rank in range(2)]
+        ranks = [BatchSampler(plan, [], 1, rank, 2)[step] for rank in range(2)]
         assert sorted(batch.ids) == sorted(name for rank in ranks for name in rank.ids)
-        again = Feed(SamplePlan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
+        again = BatchSampler(SamplePlan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
         assert again.ids == batch.ids
     assert len(seen) > 8  # drawn anew for every labelled sample in every epoch
     assert not any(sample.example.label for sample in source.beside.get(range(12), [None] * 12))
@@ -767,7 +776,7 @@ def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
     text = part_named("td_text").make(
         Given(sizes, settings=configured(ObjectiveSettings, td_gate="question"), form=task.form)
     )
-    samples = Unlabelled(toys.Clip(shown(questions(), False)), np.array(0))
+    samples = UnlabelledSamples(toys.Clip(shown(questions(), False)), np.array(0))
     before = {name: value.clone() for name, value in task.state_dict().items()}
     train(
         model, [task, text], samples, replace(STEPS, steps=2, batch=4, weight_decay=0.0), tmp_path

@@ -15,20 +15,20 @@ import torch
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
 from groundling.settings.training import Examining, TrainConfig
-from groundling.training.evaluation import Exam
+from groundling.training.evaluation import Evaluator
 from groundling.training.loop import _Training, train
 
 STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
 
 
-def scripted(scores: list[float], **options: Any) -> Exam:
+def scripted(scores: list[float], **options: Any) -> Evaluator:
     """An exam every half epoch whose scores are known beforehand."""
     told = iter(scores)
-    return Exam("dev", "accuracy", lambda: {"accuracy": next(told)}, every=0.5, **options)
+    return Evaluator("dev", "accuracy", lambda: {"accuracy": next(told)}, every=0.5, **options)
 
 
 def taken(*scores: float) -> list[dict[str, float]]:
@@ -62,13 +62,13 @@ def test_patience_counts_exams_that_were_no_better() -> None:
     assert not replace(exam, patience=0).is_over(taken(0.9, 0.1, 0.1, 0.1))
 
 
-class Run:
+class ScriptedRun:
     """A training whose exam is scripted, and the weights at each of its exams."""
 
-    def __init__(self, student: Any, samples: Any, out: Path, exam: Exam, at: int = 0) -> None:
+    def __init__(self, student: Any, samples: Any, out: Path, exam: Evaluator, at: int = 0) -> None:
         self.model = student()
         torch.manual_seed(3)
-        task = Supervised(self.model.sizes, form=Classify(("no", "yes")))
+        task = Supervised(self.model.sizes, form=Classification(("no", "yes")))
         self.seen: list[dict[str, torch.Tensor]] = []
 
         def measure() -> dict[str, float]:
@@ -92,7 +92,7 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     scores = [0.2, 0.9, 0.4, 0.8]
-    whole = Run(student, text_only, tmp_path / "whole", scripted(scores, keep="best"))
+    whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep="best"))
     assert whole.has(whole.seen[1]) and not whole.has(whole.seen[3])
     told = whole.result["exam"]
     assert (told["kept_step"], told["evaluations"], told["stopped_early"]) == (4, 4, False)
@@ -102,9 +102,9 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     # Killed after the best one was set aside, and after the checkpoint behind it.
     out = tmp_path / "killed"
     with pytest.raises(homes.Killed):
-        Run(student, text_only, out, scripted(scores, keep="best"), at=6)
+        ScriptedRun(student, text_only, out, scripted(scores, keep="best"), at=6)
     assert (out / "checkpoints/best-000000004.safetensors").exists()
-    again = Run(student, text_only, out, scripted(scores[2:], keep="best"))
+    again = ScriptedRun(student, text_only, out, scripted(scores[2:], keep="best"))
     assert again.has(whole.weights())
     assert again.result["exam"] == told
     assert homes.log_of(out) == lines
@@ -113,7 +113,7 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
 def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
-    task = Supervised(student().sizes, form=Classify(("no", "yes")))
+    task = Supervised(student().sizes, form=Classification(("no", "yes")))
     exam = replace(scripted([], keep="best"), every=0.1)
     with pytest.raises(InputError, match=r"step 1: weights of .* are no numbers"):
         train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, exam=exam)
@@ -123,7 +123,9 @@ def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
 def test_a_kill_before_the_checkpoint_loses_no_best_weights(
     student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = Run(student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep="best"))
+    whole = ScriptedRun(
+        student, text_only, tmp_path / "whole", scripted([0.5, 0.1, 0.2, 0.3], keep="best")
+    )
     out = tmp_path / "killed"
 
     def killed(*_: Any) -> None:
@@ -135,10 +137,10 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
         exam = replace(scripted([], keep="best"), measure=lambda: {"accuracy": next(later)})
         patch.setattr("groundling.training.loop._Training._save", _third(killed))
         with pytest.raises(homes.Killed):
-            Run(student, text_only, out, exam)
+            ScriptedRun(student, text_only, out, exam)
     there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))
     assert there == ["best-000000002.safetensors", "best-000000004.safetensors"]
-    again = Run(student, text_only, out, scripted([0.1, 0.2, 0.3], keep="best"))
+    again = ScriptedRun(student, text_only, out, scripted([0.1, 0.2, 0.3], keep="best"))
     assert again.has(whole.weights()) and again.has(whole.seen[0])
 
 
@@ -151,11 +153,11 @@ def _third(killed: Any) -> Any:
 
 def test_it_stops_early_and_stays_stopped(student: Any, text_only: Any, tmp_path: Path) -> None:
     scores = [0.9, 0.1, 0.8]
-    run = Run(student, text_only, tmp_path, scripted(scores, patience=2))
+    run = ScriptedRun(student, text_only, tmp_path, scripted(scores, patience=2))
     assert run.has(run.seen[2])  # kept is the last step, if nobody asks for the best
     assert (run.result["steps"], run.result["epochs"]) == (6, 1.5)
     assert run.result["exam"]["stopped_early"]
-    again = Run(student, text_only, tmp_path, scripted([], patience=2))
+    again = ScriptedRun(student, text_only, tmp_path, scripted([], patience=2))
     assert again.result["exam"] == run.result["exam"]
 
 
@@ -239,19 +241,19 @@ def test_damaged_best_weights_are_named(
     student: Any, text_only: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(homes.Killed):
-        Run(student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep="best"), at=8)
+        ScriptedRun(student, text_only, tmp_path, scripted([0.9, 0.1, 0.1, 0.1], keep="best"), at=8)
     path = tmp_path / "checkpoints/best-000000002.safetensors"
     path.write_bytes(path.read_bytes()[:100])
     with pytest.raises(
         InputError, match=r"best-000000002.safetensors: the best weights cannot be read"
     ):
-        Run(student, text_only, tmp_path, scripted([0.1], keep="best"))
+        ScriptedRun(student, text_only, tmp_path, scripted([0.1], keep="best"))
 
 
 def test_evaluating_leaves_no_trace(student: Any, text_only: Any, tmp_path: Path) -> None:
-    watched = Run(student, text_only, tmp_path / "watched", scripted([0.1] * 4))
+    watched = ScriptedRun(student, text_only, tmp_path / "watched", scripted([0.1] * 4))
     plain = student()
     torch.manual_seed(3)
-    task = Supervised(plain.sizes, form=Classify(("no", "yes")))
+    task = Supervised(plain.sizes, form=Classification(("no", "yes")))
     train(plain, [task], text_only, STEPS, tmp_path / "plain")
     assert watched.has(plain.state_dict())

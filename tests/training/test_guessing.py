@@ -113,7 +113,7 @@ def test_every_objective_of_ours_scores_what_it_says() -> None:
         assert objective.scored_against(batch).keys() <= objective.count(batch).keys()
 
 
-class Told:
+class LossBesideGuess:
     """What a model loses, and what guessing does."""
 
     def __init__(self, losses: dict, levels: dict) -> None:
@@ -129,7 +129,7 @@ def test_who_has_not_left_guessing_is_told() -> None:
         "bad": float("nan"),
     }
     told, notes = still_guessing(
-        Told(losses, {"mlm": 5.0, "sentence_image": 0.6931, "bad": 1.0}), "mend it"
+        LossBesideGuess(losses, {"mlm": 5.0, "sentence_image": 0.6931, "bad": 1.0}), "mend it"
     )
     assert told["mlm"] == {"loss": 2.0, "guessing": 5.0}
     assert "word_region" not in told

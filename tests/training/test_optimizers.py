@@ -20,7 +20,7 @@ from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.training import TrainConfig
 from groundling.training.batch_sampler import DataSource
-from groundling.training.loop import Once, train
+from groundling.training.loop import PlainStep, train
 from groundling.training.optimizers import BertAdam
 
 SIZES = Sizes(text=32)
@@ -220,17 +220,17 @@ def test_a_killed_run_resumes_bit_equal(
 ) -> None:
     config = replace(CPU, optimizer=optimizer, save_every=2, lr=1e-2, schedule="constant")
 
-    def resume(out: Path, inner: Once) -> dict[str, Tensor]:
+    def resume(out: Path, inner: PlainStep) -> dict[str, Tensor]:
         model = student()
         torch.manual_seed(4)
         objective = MaskedLM(model.sizes, mask_id=4)
         train(model, [objective], text_only, config, out, inner=inner)
         return {name: value.detach().clone() for name, value in model.named_parameters()}
 
-    whole = resume(tmp_path / "whole", Once())
+    whole = resume(tmp_path / "whole", PlainStep())
     with pytest.raises(Killed):
         resume(tmp_path / "killed", dying(4))
-    again = resume(tmp_path / "killed", Once())
+    again = resume(tmp_path / "killed", PlainStep())
     assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
 

@@ -17,7 +17,7 @@ from groundling.objectives.match import Match
 from groundling.runs import checkpoints as checkpoint
 from groundling.runs.run import ended
 from groundling.settings.training import TrainConfig
-from groundling.training.loop import MicroStep, ModelWithObjectives, Once, train
+from groundling.training.loop import MicroStep, ModelWithObjectives, PlainStep, train
 
 STEPS = 14
 KILLED = -signal.SIGKILL
@@ -31,7 +31,7 @@ def run(out: str, place: str, at: int) -> None:
     """The whole run, from its folder's last checkpoint on; kills its own process at the `at`-th call of `place`."""
     calls = {"inner": 0, "save": 0}
 
-    class Dying(Once):
+    class DyingStep(PlainStep):
         def __call__(self, micro: MicroStep):
             calls["inner"] += 1
             if place == "forward" and calls["inner"] == at:
@@ -59,7 +59,9 @@ def run(out: str, place: str, at: int) -> None:
     config = TrainConfig(
         steps=STEPS, batch=8, accumulate=2, save_every=3, log_every=1, lr=1e-3, cpu=True
     )
-    train(model, objectives, toys.both_sides(40), config, out, inner=Dying())  # an epoch is 5 steps
+    train(
+        model, objectives, toys.both_sides(40), config, out, inner=DyingStep()
+    )  # an epoch is 5 steps
     state = {
         k: v.detach().clone()
         for k, v in ModelWithObjectives(model, objectives).state_dict().items()

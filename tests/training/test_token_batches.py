@@ -19,15 +19,15 @@ from torch import Tensor
 from groundling.cli import main
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captioned
-from groundling.data.regions.samples import CaptionTexts, RegionSamples, Seeing
+from groundling.data.captions.captions import CaptionedImage
+from groundling.data.regions.samples import CaptionTexts, RegionOptions, RegionSamples
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.training import TrainConfig
-from groundling.tasks.splits import Unlabelled
-from groundling.training.batch_sampler import DataSource, Feed, TokenEpochs, planned
+from groundling.tasks.splits import UnlabelledSamples
+from groundling.training.batch_sampler import BatchSampler, DataSource, TokenEpochs, planned
 from groundling.training.loop import train
 
 TOKENS = 150
@@ -54,12 +54,12 @@ def feed_of(
     config: TrainConfig,
     rank: int = 0,
     world: int = 1,
-) -> Feed:
+) -> BatchSampler:
     plan = planned([DataSource(samples)], objectives, config, world)
-    return Feed(plan, objectives, config.accumulate, rank, world)
+    return BatchSampler(plan, objectives, config.accumulate, rank, world)
 
 
-def every(feed: Feed) -> list[Batch]:
+def every(feed: BatchSampler) -> list[Batch]:
     return [feed[number] for number in range(len(feed))]
 
 
@@ -83,16 +83,16 @@ def pairs_of_images(count: int = 24) -> RegionSamples:
         for n in range(count)
     ]
     texts = TextSamples(examples, TextInput(toys.bert_words(), 60))
-    return RegionSamples(texts, store, Seeing(apart=True))
+    return RegionSamples(texts, store, RegionOptions(apart=True))
 
 
 def captions(pairs: bool, whole: bool = False) -> RegionSamples:
     """Images of one to three captions, one (or a pair) of which is drawn in each epoch."""
     made = toys.sentences()
-    images = [Captioned(f"image{n}", "", tuple(made[n : n + 1 + n % 3])) for n in range(24)]
+    images = [CaptionedImage(f"image{n}", "", tuple(made[n : n + 1 + n % 3])) for n in range(24)]
     store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
     texts = CaptionTexts(images, TextInput(toys.bert_words(), 40), pairs)
-    return RegionSamples(texts, store, Seeing(whole=whole, most=4))
+    return RegionSamples(texts, store, RegionOptions(whole=whole, most=4))
 
 
 def drawn() -> RegionSamples:
@@ -199,7 +199,7 @@ def test_an_exchanged_image_has_room() -> None:
     objective = SentenceImage(toys.seer().sizes, negatives=1.0)
     batches = every(feed_of(samples, [objective], CONFIG))
     assert max(padded(batch) for batch in batches) <= TOKENS
-    unaware = Feed(planned([DataSource(samples)], [], CONFIG, 1), [objective], 1, 0, 1)
+    unaware = BatchSampler(planned([DataSource(samples)], [], CONFIG, 1), [objective], 1, 0, 1)
     assert max(padded(batch) for batch in every(unaware)) > TOKENS
 
 
@@ -212,10 +212,10 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
 
 
 def test_what_stands_beside_has_room(text_only: Any) -> None:
-    others = Unlabelled(text_only, np.array(0))
+    others = UnlabelledSamples(text_only, np.array(0))
     source = DataSource(text_only, beside=others, each=2)
     plan = planned([source], [], CONFIG, 1)
-    batches = every(Feed(plan, [], 1, 0, 1))
+    batches = every(BatchSampler(plan, [], 1, 0, 1))
     assert max(padded(batch) for batch in batches) <= TOKENS
     assert all(len(batch) % 3 == 0 for batch in batches)
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.models.task_heads import FirstPosition, HeadContext
 from groundling.objectives import Objective
 from groundling.objectives.clip_tokens import ClipTokens
@@ -24,8 +24,8 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
-from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, Once, train
+from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
+from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, PlainStep, train
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 
@@ -86,7 +86,7 @@ def assert_same_losses(a: list[dict], b: list[dict], tolerance: float = 1e-5) ->
 
 def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
     model = student()
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     config = TrainConfig(steps=40, batch=16, lr=3e-3, schedule="constant", **CPU)
     result = train(model, [task], text_only, config, tmp_path)
     lines = log_of(tmp_path)
@@ -207,7 +207,7 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     options = {"lr": 1e-3, "warmup": 0.0, "schedule": "constant", "clip": 1e9, "weight_decay": 0.1}
     ours, theirs = quiet(student()), quiet(student())
     torch.manual_seed(3)
-    form = Classify(("no", "yes"))
+    form = Classification(("no", "yes"))
     head = FirstPosition(HeadContext(ours.sizes, form), dropout=0.0)
     task = Supervised(ours.sizes, form=form, head=head)
     masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
@@ -216,7 +216,7 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
         ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path
     )
 
-    feed = Feed(SamplePlan([DataSource(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
+    feed = BatchSampler(SamplePlan([DataSource(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
     named = list(ModelWithObjectives(theirs, [task2, masked2]).named_parameters())
     parameters = [p for _, p in named]
     groups = [
@@ -315,7 +315,7 @@ def test_weight_decay_spares_vectors(student, text_only, tmp_path):
         table[1].fill_(1.0)  # [UNK]-like: never drawn
     used = {int(i) for s in text_only.get(range(64)) for i in s.text.ids}
     assert 1 not in used
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     config = TrainConfig(
         steps=1, batch=8, lr=0.1, warmup=0.0, schedule="constant", weight_decay=0.5, **CPU
     )
@@ -342,7 +342,7 @@ def test_an_objectives_weight_warms_up(student, text_only, tmp_path):
 def test_gradients_are_clipped(student, text_only, tmp_path):
     seen = []
 
-    class Spy(InnerStep):
+    class InnerStepSpy(InnerStep):
         def __call__(self, micro: MicroStep):
             terms = micro.forward(micro.batch).terms
             micro.backward(1000 * micro.loss(terms))
@@ -352,7 +352,9 @@ def test_gradients_are_clipped(student, text_only, tmp_path):
     model = student()
     before = weights(model, [])
     config = TrainConfig(steps=1, batch=8, lr=0.5, warmup=0.0, clip=1e-12, weight_decay=0.0, **CPU)
-    train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=Spy())
+    train(
+        model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=InnerStepSpy()
+    )
     assert len(seen) == 1, "`inner` takes the place of the ordinary step"
     close(
         before, weights(model, []), 1e-4
@@ -442,7 +444,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     module = ModelWithObjectives(model, [objective])
     modes = []
 
-    class Spy(Once):
+    class PassSpy(PlainStep):
         def __call__(self, micro: MicroStep):
             modes.append(any(part.training for part in clip.modules()))
             return super().__call__(micro)
@@ -455,7 +457,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
         TrainConfig(steps=3, batch=8, **CPU),
         tmp_path,
         teachers=[teacher],
-        inner=Spy(),
+        inner=PassSpy(),
     )
     assert modes == [False] * 3
     assert all(torch.equal(before[k], v) for k, v in clip.state_dict().items())
@@ -614,7 +616,7 @@ def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, tex
 def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
     # their terms, heads and counts would be mixed up: half the loss, a head without any
     model = student()
-    twice = [Supervised(model.sizes, form=Classify(("no", "yes"))) for _ in range(2)]
+    twice = [Supervised(model.sizes, form=Classification(("no", "yes"))) for _ in range(2)]
     with pytest.raises(InputError, match=f"two objectives are called '{twice[0].name}'"):
         train(model, twice, text_only, TrainConfig(steps=1, batch=4, **CPU), tmp_path)
 
@@ -630,7 +632,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
             return {"task": encoded.text.sum()}
 
     model = student()
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     config = TrainConfig(steps=1, batch=4, **CPU)
     with pytest.raises(InputError, match="clash: another objective has a term 'task'"):
         train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
@@ -643,15 +645,15 @@ def test_amounts_that_cannot_be(name, value):
 
 
 def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
-    class Counting(Once):
+    class CountingStep(PlainStep):
         def count(self, batch):
             return {"task": len(batch)}
 
     model = student()
-    task = Supervised(model.sizes, form=Classify(("no", "yes")))
+    task = Supervised(model.sizes, form=Classification(("no", "yes")))
     config = TrainConfig(steps=1, batch=4, **CPU)
     with pytest.raises(InputError, match="count the term 'task'"):
-        train(model, [task], text_only, config, tmp_path, inner=Counting())
+        train(model, [task], text_only, config, tmp_path, inner=CountingStep())
 
 
 @pytest.mark.parametrize("kind", [lambda sizes: MaskedLM(sizes, joint=True), Match, ClipTokens])

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from groundling.cli import main
 from groundling.core.batch import Batch, Example, Perturbation
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, Pick
+from groundling.core.output_types import Classification, MultipleChoice, RegionSelection
 from groundling.core.registry import instances
 from groundling.data.regions.samples import RegionSamples
 from groundling.data.samples import TextInput, TextSamples
@@ -32,12 +32,12 @@ from groundling.objectives.sentence_image import SentenceImage
 from groundling.objectives.supervised import Supervised
 from groundling.settings.objectives import Adversarial
 from groundling.settings.training import TrainConfig
-from groundling.tasks.splits import Unlabelled
-from groundling.training.batch_sampler import DataSource, Feed, SamplePlan
-from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, Once
+from groundling.tasks.splits import UnlabelledSamples
+from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
+from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, PlainStep
 from groundling.training.inner_steps.villa import Villa
 from groundling.training.loop import ModelWithObjectives, train
-from groundling.vision_language.uniter import ChoiceRightOrWrong, uniter
+from groundling.vision_language.uniter import UniterChoiceHead, uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
@@ -84,8 +84,8 @@ def vcr() -> tuple[nn.Module, Supervised, Any]:
     words = homes.words()
     torch.manual_seed(9)
     model = uniter(toys.bert(len(words)), words, width=12)
-    form = Choose(tuple(str(number) for number in range(CHOICES)))
-    head = ChoiceRightOrWrong(HeadContext(model.sizes, ChoiceRightOrWrong.trained_on(form)))
+    form = MultipleChoice(tuple(str(number) for number in range(CHOICES)))
+    head = UniterChoiceHead(HeadContext(model.sizes, UniterChoiceHead.trained_on(form)))
     return model, Supervised(model.sizes, form=form, head=head), choices()
 
 
@@ -104,7 +104,7 @@ def classes(name: str) -> tuple[nn.Module, Supervised, Any]:
         nn.init.normal_(model.join.norm_text.weight)
         nn.init.normal_(model.join.norm_region.weight)
         data.seeing = replace(data.seeing, whole=True)
-    return model, Supervised(model.sizes, form=Classify(("no", "yes"))), data
+    return model, Supervised(model.sizes, form=Classification(("no", "yes"))), data
 
 
 def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tensor]:
@@ -112,7 +112,7 @@ def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tens
     return {name: value.detach().clone() for name, value in named}
 
 
-class Watching(InnerStep):
+class WatchedSteps(InnerStep):
     """Another inner step, whose passes are looked at; after the `dies`-th backward pass the process is gone."""
 
     compares = True
@@ -150,7 +150,7 @@ class Watching(InnerStep):
 @pytest.mark.parametrize("modality", ["both", "text", "image", "alternate"])
 def test_without_step_and_divergence_it_is_the_ordinary_step(modality: str, tmp_path: Path) -> None:
     found = []
-    for inner in (Once(), villa(modality=modality, size=0.0, kl=0.0)):
+    for inner in (PlainStep(), villa(modality=modality, size=0.0, kl=0.0)):
         model, task, data = vcr()
         still(model), still(task)
         train(
@@ -169,7 +169,7 @@ def _listed(made: tuple[nn.Module, Supervised, Any]) -> tuple[nn.Module, list[Su
 
 def test_without_a_divergence_adamw_ends_where_it_would(tmp_path: Path) -> None:
     found = []
-    for inner in (Once(), villa(size=0.0, kl=0.0)):
+    for inner in (PlainStep(), villa(size=0.0, kl=0.0)):
         model, task, data = vcr()
         still(model), still(task)
         out = tmp_path / type(inner).__name__
@@ -268,7 +268,7 @@ def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path:
     train(model, [task], data, replace(SGD, steps=steps), tmp_path, inner=villa(**options))
     plain, head, _ = vcr()
     still(plain).train(), still(head).train()
-    feed = Feed(SamplePlan([DataSource(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1)
+    feed = BatchSampler(SamplePlan([DataSource(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1)
     parameters = list(ModelWithObjectives(plain, [head]).parameters())
     optimizer = torch.optim.SGD(parameters, SGD.lr)
     for number in range(steps):
@@ -296,7 +296,7 @@ def test_settings_change_what_is_learnt(tmp_path: Path) -> None:
 @pytest.mark.parametrize("norm", ["l2", "linf"])
 def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> None:
     """The choices of a question are rows, and the words and the regions of a row have a step each."""
-    watching = Watching(villa(size=0.25, norm=norm))
+    watching = WatchedSteps(villa(size=0.25, norm=norm))
     model, task, data = vcr()
     train(still(model), [still(task)], data, replace(SGD, steps=1), tmp_path, inner=watching)
     clean, zero, once, twice = watching.changes
@@ -316,7 +316,7 @@ def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> Non
 
 
 def test_one_modality_after_the_other(tmp_path: Path) -> None:
-    watching = Watching(villa(modality="alternate", passes=2))
+    watching = WatchedSteps(villa(modality="alternate", passes=2))
     model, task, data = vcr()
     train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
     seen = [
@@ -329,12 +329,12 @@ def test_one_modality_after_the_other(tmp_path: Path) -> None:
 
 def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
     """With nothing added the passes differ by dropout alone, and so do their answers."""
-    watching = Watching(villa(size=0.0))
+    watching = WatchedSteps(villa(size=0.0))
     model, task, data = vcr()
     train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
     assert len({round(loss, 5) for loss in watching.losses}) == 4
     assert log_of(tmp_path)[0]["divergence"] > 0
-    watching = Watching(villa(size=0.0))
+    watching = WatchedSteps(villa(size=0.0))
     model, task, data = vcr()
     train(
         still(model), [still(task)], data, replace(SGD, steps=1), tmp_path / "still", inner=watching
@@ -382,7 +382,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
 
     def resume(out: Path, dies: int) -> dict[str, Tensor]:
         model, task, data = classes(name)  # with dropout, whose masks must come back too
-        made = Watching(part.make(Adversarial(adversarial_passes=2)), dies)
+        made = WatchedSteps(part.make(Adversarial(adversarial_passes=2)), dies)
         train(model, [task], data, config, out, inner=made)
         return weights(model, [task])
 
@@ -399,7 +399,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
 
 @pytest.mark.parametrize("modality", ["both", "text", "alternate"])
 def test_a_model_of_text_alone_has_its_words_perturbed(modality: str, tmp_path: Path) -> None:
-    watching = Watching(villa(modality=modality, passes=2))
+    watching = WatchedSteps(villa(modality=modality, passes=2))
     model, task, data = classes("bert")
     train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
     assert len(watching.changes) == 3
@@ -453,7 +453,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
     found = []
     for accumulate in (1, 3):
         model, task, data = classes("uniter")
-        others = Unlabelled(data, np.array(0))
+        others = UnlabelledSamples(data, np.array(0))
         source = DataSource(data, beside=others, each=2)
         out = tmp_path / str(accumulate)
         config = replace(SGD, accumulate=accumulate)
@@ -467,7 +467,7 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
 def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
     """Heads over regions say -inf where a row has fewer of them."""
     model, _, data = classes("uniter")
-    task = Supervised(model.sizes, form=Pick(kind="ce"))
+    task = Supervised(model.sizes, form=RegionSelection(kind="ce"))
     data.seeing = replace(
         data.seeing, mark=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
     )

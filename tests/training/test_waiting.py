@@ -19,10 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel, ViltImageProcessorPil
 
 import groundling.training.loop
-from groundling.core.batch import Batch, Encoded, Sample, needed
-from groundling.core.output_types import Classify
+from groundling.core.batch import Batch, EncoderOutput, Sample, needed
+from groundling.core.output_types import Classification
 from groundling.data.regions.samples import with_whole_image
-from groundling.data.samples import Changed, TextInput, TextSamples
+from groundling.data.samples import MappedSamples, TextInput, TextSamples
 from groundling.models.clip import clip_text
 from groundling.models.text import TextEncoder
 from groundling.objectives import Objective
@@ -195,7 +195,7 @@ def looking() -> dict[str, Any]:
         return replace(sample, regions=row, pixels=np.zeros((3, high, 40), np.uint8))
 
     parts = [MaskedLM(model.sizes, mask_id=4)]
-    return {"model": model, "objectives": parts, "data": Changed(toys.seen(), seen)}
+    return {"model": model, "objectives": parts, "data": MappedSamples(toys.seen(), seen)}
 
 
 def patches() -> dict[str, Any]:
@@ -212,14 +212,14 @@ def patches() -> dict[str, Any]:
 
     texts = TextSamples(toys.examples(64), TextInput(words, 40))
     parts = [MaskedLM(model.sizes, mask_id=4)]
-    return {"model": model, "objectives": parts, "data": Changed(texts, seen)}
+    return {"model": model, "objectives": parts, "data": MappedSamples(texts, seen)}
 
 
 def finetuning() -> dict[str, Any]:
     model = student()
     examples = [replace(one, label=n % 2) for n, one in enumerate(toys.examples(64))]
     data = TextSamples(examples, TextInput(toys.bert_words(), 40))
-    parts = [Supervised(model.sizes, form=Classify(("no", "yes")))]
+    parts = [Supervised(model.sizes, form=Classification(("no", "yes")))]
     return {"model": model, "objectives": parts, "data": data}
 
 
@@ -245,7 +245,7 @@ class Curious(Objective):
     def count(self, batch: Batch) -> dict[str, int]:
         return {"curious": len(batch)}
 
-    def forward(self, encoded: Encoded, batch: Batch) -> dict[str, Tensor]:
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         for look in self.looks:
             look(encoded.text.detach())
         return {"curious": encoded.text.mean() * self.scale}

@@ -26,9 +26,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.data.image_samples import Pictured
+from groundling.data.image_samples import PictureSamples
 from groundling.data.images import read_picture
-from groundling.data.regions.samples import RegionSamples, Seeing, with_whole_image
+from groundling.data.regions.samples import RegionOptions, RegionSamples, with_whole_image
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.attention import AttentionMap
@@ -38,7 +38,7 @@ from groundling.settings.fields import changed, configured
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
 from groundling.vision_language.loading import load_student
-from groundling.vision_language.vlbert import VLBertJoin
+from groundling.vision_language.vlbert import VLBertEmbeddings
 
 BOXES = np.array([[0, 0, 0.5, 0.5], [0.5, 0.25, 1, 1], [0.1, 0.6, 0.4, 0.9]], np.float32)
 KINDS = ("basic", "bottleneck")
@@ -283,7 +283,7 @@ def test_published_sizes() -> None:
         bert = BertModel(BertConfig(type_vocab_size=3), add_pooling_layer=False)
         sizes = Sizes(text=768, visual=768, word_table=(30522, 768), classes=1601)
         heads = [MaskedLM(sizes, mask_id=103, replacements=np.arange(5)), MaskedRegions(sizes)]
-        parts = nn.ModuleList([bert, VLBertJoin(bert, pixels=True), *heads])
+        parts = nn.ModuleList([bert, VLBertEmbeddings(bert, pixels=True), *heads])
         cnn = ResNetModel(ResNetConfig(depths=[3, 4, 23, 3]))
     assert sum(p.numel() for p in parts.parameters()) == 114489467
     assert sum(p.numel() for p in cnn.parameters()) == 42500160
@@ -299,10 +299,10 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     put = RegionStore(tmp_path / "store", features=False)
     assert put.width == 0 and put["wide"].features.shape == (len(put["wide"].boxes), 0)
 
-    def samples(*images: str) -> Pictured:
+    def samples(*images: str) -> PictureSamples:
         texts = TextSamples([Example("t", "a dog", images=images)], TextInput(toys.bert_words(), 8))
-        seen = RegionSamples(texts, put, Seeing(whole=True))
-        return Pictured(seen, tmp_path / "images", 60)
+        seen = RegionSamples(texts, put, RegionOptions(whole=True))
+        return PictureSamples(seen, tmp_path / "images", 60)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]

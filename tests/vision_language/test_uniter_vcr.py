@@ -29,7 +29,7 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
 from groundling.core.registry import instances, named
 from groundling.data.regions.samples import within
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
@@ -41,14 +41,14 @@ from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrConfig
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 from groundling.vision_language.uniter import (
     PERSONS,
-    ChoiceRightOrWrong,
     PartInput,
-    UniterJoin,
+    UniterChoiceHead,
+    UniterEmbeddings,
     ready_for_vcr,
     uniter,
 )
@@ -275,11 +275,11 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
             "intermediate_size": 4 * hidden,
         }
         bert = BertModel(BertConfig(vocab_size=28_996, num_attention_heads=hidden // 64, **sizes))
-        model = SingleStream(bert, toys.bert_words(), UniterJoin(bert))
+        model = SingleStream(bert, toys.bert_words(), UniterEmbeddings(bert))
         # A tokenizer of 28,996 pieces is not at hand: the table grows by what the words add to this one.
         ready_for_vcr(model, [Example("c", "d", names=("person",))])
         bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
-        head = ChoiceRightOrWrong(HeadContext(model.sizes, Choose(tuple("0123"))))
+        head = UniterChoiceHead(HeadContext(model.sizes, MultipleChoice(tuple("0123"))))
     assert bert.config.type_vocab_size == 4
     parts = [*model.parameters(), *head.parameters()]
     assert sum(parameter.numel() for parameter in parts) == total
@@ -312,10 +312,10 @@ def test_every_part_has_a_masked_piece(place: Path) -> None:
 @pytest.mark.parametrize("task", ["vqa", "snli-ve", "vcr", "refcoco+"])
 def test_heads_have_no_dropout_as_in_the_release(task: str) -> None:
     """model/vqa.py, ve.py, vcr.py and re.py: the layers of the encoder alone drop out."""
-    form = {"vqa": OpenAnswer(("a", "b")), "refcoco+": Pick("regions", "ce")}.get(task)
-    form = form or (Choose(("0", "1")) if task == "vcr" else Classify(("n", "y")))
+    form = {"vqa": OpenAnswer(("a", "b")), "refcoco+": RegionSelection("regions", "ce")}.get(task)
+    form = form or (MultipleChoice(("0", "1")) if task == "vcr" else Classification(("n", "y")))
     head = (
-        named("vision_language", Design, "uniter")
+        named("vision_language", Architecture, "uniter")
         .heads[task](HeadContext(tiny().sizes, form))
         .train()
     )
@@ -374,7 +374,7 @@ def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
     assert told == q_to_ar(*split, asked) and set(told) == {"Q->A", "QA->R", "Q->AR"}
 
 
-@pytest.mark.parametrize("kind", ["text", *instances("vision_language", Design)])
+@pytest.mark.parametrize("kind", ["text", *instances("vision_language", Architecture)])
 def test_every_model_learns_both_and_is_scored_in_one_run(
     kind: str, place: Path, tmp_path: Path
 ) -> None:

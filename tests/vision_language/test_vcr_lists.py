@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from groundling.core.batch import Example, Sizes
-from groundling.core.output_types import Choose
+from groundling.core.output_types import MultipleChoice
 from groundling.models.task_heads import HeadContext
 from groundling.tasks.vcr import ANSWER, RATIONALE
-from groundling.vision_language.vlbert import NAMES, ChoiceByItself
+from groundling.vision_language.vlbert import NAMES, VLBertChoiceHead
 
 OBJECTS = ["person", "person", "person", "car"]
 ROW = {
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 def asked(example: Example) -> tuple[str, ...]:
     """Its texts as VL-BERT reads them, persons by their numbers."""
-    head = ChoiceByItself(HeadContext(Sizes(text=8, pooled=8), Choose(tuple("0123"))))
+    head = VLBertChoiceHead(HeadContext(Sizes(text=8, pooled=8), MultipleChoice(tuple("0123"))))
     turned = head.ask(example)
     names = {turned.text[start:stop]: number for start, stop, number in turned.tags}
     for choice, tags in zip(turned.choices, turned.choice_tags, strict=True):

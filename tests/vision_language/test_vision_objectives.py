@@ -11,11 +11,16 @@ import torch.nn.functional as F
 import toys
 from scipy.optimize import linprog
 
-from groundling.core.batch import IGNORE, Encoded, Example, RegionRow, Sample, Sizes, collate
+from groundling.core.batch import IGNORE, EncoderOutput, Example, RegionRow, Sample, Sizes, collate
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.captions.captions import Captioned
-from groundling.data.regions.samples import CaptionTexts, RegionSamples, Seeing, with_whole_image
+from groundling.data.captions.captions import CaptionedImage
+from groundling.data.regions.samples import (
+    CaptionTexts,
+    RegionOptions,
+    RegionSamples,
+    with_whole_image,
+)
 from groundling.data.samples import TextInput, TextSamples
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage, transport_distance
@@ -77,7 +82,7 @@ def test_losses_by_hand(kind: str) -> None:
     batch = collate(corrupted(objective, 5))
     batch.require(objective.needs, objective.name)
     visual = torch.randn(5, 13, 6)
-    (loss,) = objective(Encoded(visual=visual), batch).values()
+    (loss,) = objective(EncoderOutput(visual=visual), batch).values()
     total, count = 0.0, 0
     for b in range(5):
         plain = row(b)
@@ -110,7 +115,7 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
             [objective.corrupt(Sample("a", regions=sure), generator(3), lambda: Sample("x"))]
         )
         visual = torch.ones(1, 12, 6)
-        (losses[background],) = objective(Encoded(visual=visual), batch).values()
+        (losses[background],) = objective(EncoderOutput(visual=visual), batch).values()
         chosen = torch.from_numpy(np.arange(12) % 2)[batch.labels[objective.name][0] == 1]
         out, first = objective.head(visual[0, :1]).expand(len(chosen), -1), int(background)
         # Where class 0 is background, a region that is nothing else has the first of the other classes, by argmax.
@@ -282,7 +287,7 @@ def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextSam
     batch = collate(made)
     assert batch.text is not None and batch.regions is not None
     text, visual = torch.randn(4, batch.text.ids.shape[1], 6), torch.randn(4, 13, 6)
-    terms = objective(Encoded(text=text, visual=visual, pooled=text[:, 0]), batch)
+    terms = objective(EncoderOutput(text=text, visual=visual, pooled=text[:, 0]), batch)
     distance = transport_distance(text, visual, batch.text.mask, batch.regions.mask)
     sign = torch.tensor([-1.0, 1.0, -1.0, 1.0])
     torch.testing.assert_close(terms["word_region"], 0.1 * (sign * distance).sum())
@@ -302,7 +307,9 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
         Example("b", "a red hat", images=("i0",)),
     ]
     samples = RegionSamples(
-        TextSamples(examples, TextInput(bert_tokenizer, 32)), STORE, Seeing(whole=True, most=3)
+        TextSamples(examples, TextInput(bert_tokenizer, 32)),
+        STORE,
+        RegionOptions(whole=True, most=3),
     )
     first, second = samples.get([0, 1], ())
     assert first.regions is not None and second.regions is not None
@@ -334,16 +341,20 @@ def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> N
     store = Sized({"i": replace(row(0, 3, whole=False), boxes=boxes)})
     texts = TextSamples([Example("a", "a dog", images=("i",))], TextInput(bert_tokenizer, 8))
 
-    def seen(seeing: Seeing) -> np.ndarray:
+    def seen(seeing: RegionOptions) -> np.ndarray:
         (sample,) = RegionSamples(texts, store, seeing).get([0], ())
         assert sample.regions is not None
         return sample.regions.boxes
 
     right, bottom = 1 - 1 / 640, 1 - 1 / 480
     expected = [[0, 0, right, bottom], boxes[0], [0, 0, right, bottom], [0.5, 0.5, right, bottom]]
-    assert np.allclose(seen(Seeing(whole=True, last_pixel=True)), expected, rtol=0, atol=1e-7)
-    assert np.array_equal(seen(Seeing(whole=True))[1:], boxes)
-    unknown = RegionSamples(texts, toys.Shelf(store), Seeing(last_pixel=True)).get([0], ())[0]
+    assert np.allclose(
+        seen(RegionOptions(whole=True, last_pixel=True)), expected, rtol=0, atol=1e-7
+    )
+    assert np.array_equal(seen(RegionOptions(whole=True))[1:], boxes)
+    unknown = RegionSamples(texts, toys.Shelf(store), RegionOptions(last_pixel=True)).get([0], ())[
+        0
+    ]
     assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"  # type: ignore[union-attr]
 
 
@@ -354,7 +365,7 @@ def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokeniz
     texts = TextSamples([Example("a", "a dog", images=("i2",))], TextInput(bert_tokenizer, 8))
     kept = bare.take(slice(most or len(bare)))
     for whole in (False, True):
-        seeing = Seeing(whole=whole, most=most)
+        seeing = RegionOptions(whole=whole, most=most)
         (sample,) = RegionSamples(texts, with_whole, seeing).get([0], ())
         assert sample.regions is not None
         assert sample.regions.whole.tolist() == [True] * whole + [False] * len(kept)
@@ -370,7 +381,7 @@ def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokeni
     for store in (STORE, toys.Shelf({"i2": with_whole_image(STORE["i2"])})):
         for whole in (False, True):
             for most in (0, 2):
-                seeing = Seeing(whole=whole, most=most)
+                seeing = RegionOptions(whole=whole, most=most)
                 (sample,) = RegionSamples(texts, store, seeing).get([0], ())
                 assert sample.text is not None and sample.regions is not None
                 (named,) = set(sample.text.region[sample.text.region >= 0].tolist())  # type: ignore[index]
@@ -388,7 +399,7 @@ def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no
 
 def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     images = [
-        Captioned(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
+        CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
     ]
     samples = RegionSamples(CaptionTexts(images, TextInput(bert_tokenizer, 64)), STORE)

@@ -25,9 +25,9 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Batch, Encoded, Example, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
 from groundling.core.registry import instances, named
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextSamples
@@ -42,13 +42,13 @@ from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 from groundling.vision_language import visualbert as visualberts
 from groundling.vision_language import vlbert as vlberts
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.vlbert import answer_rows
 
-DESIGNS = instances("vision_language", Design)
+DESIGNS = instances("vision_language", Architecture)
 FOLDERS = {
     "vqa": "vqa",
     "nlvr2": "nlvr2",
@@ -61,10 +61,10 @@ FOLDERS = {
 BRIEF = replace(STEPS, steps=2, batch=4)
 FORMS = {
     "vqa": OpenAnswer(tuple(map(str, range(3129)))),
-    "nlvr2": Classify(("False", "True")),
-    "snli-ve": Classify(("a",) * 3),
-    "vcr/answer": Choose(("0", "1", "2", "3")),
-    "refcoco+": Pick(),
+    "nlvr2": Classification(("False", "True")),
+    "snli-ve": Classification(("a",) * 3),
+    "vcr/answer": MultipleChoice(("0", "1", "2", "3")),
+    "refcoco+": RegionSelection(),
 }
 
 
@@ -367,19 +367,19 @@ def test_regression_is_tied_to_what_embeds_the_features() -> None:
     targets = torch.randn(2, 3, 6)
     labels = {"regress_regions": chosen, "regress_regions_targets": targets}
     batch = Batch(ids=("a", "b"), labels=labels)
-    (loss,) = objective(Encoded(visual=states, region_table=table), batch).values()
+    (loss,) = objective(EncoderOutput(visual=states, region_table=table), batch).values()
     found = objective.head(states) @ table + objective.bias
     assert loss.item() == pytest.approx(
         (found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5
     )
     with pytest.raises(InputError, match="needs `region_table`"):
-        objective(Encoded(visual=states), batch)
+        objective(EncoderOutput(visual=states), batch)
 
 
 def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any) -> None:
     """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
     batch = collate(text_only.get(range(3), ()))
-    form = Classify(("a", "b"))
+    form = Classification(("a", "b"))
     reading = HeadContext(Sizes(text=8), form, bert_tokenizer)
     head = vlberts.VLBertVqaHead(reading)
     objective = Supervised(reading.sizes, form=form, head=head).eval()
@@ -389,10 +389,10 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
     batch = replace(batch, text=replace(batch.text, ids=ids))
     states = torch.randn(*ids.shape, 8)
     expected = head.classify(head.between(torch.stack([states[0, 2], states[1, 3], states[2, 1]])))
-    torch.testing.assert_close(objective.outputs(Encoded(text=states), batch), expected)
+    torch.testing.assert_close(objective.outputs(EncoderOutput(text=states), batch), expected)
     ids[2, 1] = 5
     with pytest.raises(InputError, match=r"cut before its \[MASK\]"):
-        objective.outputs(Encoded(text=states), batch)
+        objective.outputs(EncoderOutput(text=states), batch)
 
 
 def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
@@ -464,11 +464,11 @@ def test_kinds_of_loss_by_hand() -> None:
     p = outputs.sigmoid().numpy()
     wanted = np.eye(3)[labels]
     by_hand = -(wanted * np.log(p) + (1 - wanted) * np.log(1 - p)).sum()
-    for form in (Classify(("a", "b", "c"), "bce"), Choose(("0", "1", "2"), "bce")):
+    for form in (Classification(("a", "b", "c"), "bce"), MultipleChoice(("0", "1", "2"), "bce")):
         assert form.loss(outputs, labels).item() == pytest.approx(by_hand, rel=1e-5)
         assert form.predict(outputs.numpy()).tolist() == [2, 0]
     each, two = (
-        Choose(("0", "1"), "each"),
+        MultipleChoice(("0", "1"), "each"),
         torch.tensor([[0.1, 0.4, 3.0, 0.3], [0.0, 1.0, 0.0, 2.0]]),
     )
     odds = two.view(2, 2, 2).log_softmax(-1)

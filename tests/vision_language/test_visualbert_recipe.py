@@ -25,7 +25,7 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import judged_texts, task_texts
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.regions.store import RegionStore
 from groundling.data.samples import DrawnTexts, TextInput, TextSamples
 from groundling.models.heads import HEADS
@@ -35,7 +35,7 @@ from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.vcr import ANSWER, items, mentioned_in
 from groundling.vision_language.end_to_end import EndToEnd, end_to_end
 from groundling.vision_language.loading import load_student
-from groundling.vision_language.visualbert import VisualBertJoin, visualbert
+from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
 
 BRIEF = replace(STEPS, steps=2, batch=4)
 PERSONS = ["person", "car", "person", "dog"]
@@ -131,7 +131,9 @@ def test_words_keep_their_regions_when_others_are_left_out(whole: bool, place: P
     regions = RegionStore(place / "store")
 
     def seen(**options: Any) -> Sample:
-        (sample,) = RegionSamples(texts, regions, Seeing(whole=whole, **options)).get([0], ())
+        (sample,) = RegionSamples(texts, regions, RegionOptions(whole=whole, **options)).get(
+            [0], ()
+        )
         return sample
 
     def named(row: Sample) -> set[bytes]:
@@ -288,7 +290,7 @@ def test_boxes_are_appended_to_features(
 ) -> None:
     result = pretrain(changed(on_captions, region_boxes=True), BRIEF, tmp_path / "out")
     model = load_student(tmp_path / "out/model")
-    assert isinstance(model.join, VisualBertJoin) and model.join.boxes
+    assert isinstance(model.join, VisualBertEmbeddings) and model.join.boxes
     assert model.join.projection.in_features == 12 + 6
     plain = load_student(first)
     width = model.join.projection.out_features
@@ -323,7 +325,9 @@ def test_r2cs_regions_in_plain_words() -> None:
     row = toys.regions(3, 2)
     batch = collate([replace(sample, regions=row)])
     join, bert = model.join, model.text.encoder
-    assert isinstance(join, VisualBertJoin) and join.r2c is not None and row.classes is not None
+    assert (
+        isinstance(join, VisualBertEmbeddings) and join.r2c is not None and row.classes is not None
+    )
     classes = torch.from_numpy(row.classes) @ join.r2c.classes
     linear = join.r2c.reduce[1]
     both = torch.cat([torch.from_numpy(row.features), classes], 1)
@@ -355,7 +359,7 @@ def of_pixels(place: Path, early: bool = True) -> EndToEnd:
 def test_segments_are_read_by_the_last_stage(place: Path) -> None:
     model = of_pixels(place).eval()
     join = model.join
-    assert isinstance(join, VisualBertJoin) and join.r2c is not None
+    assert isinstance(join, VisualBertEmbeddings) and join.r2c is not None
     assert join.r2c.segments is not None
     cover = torch.zeros(2, 14, 14, dtype=torch.bool)
     cover[1, :, 7:] = True
@@ -409,7 +413,7 @@ def test_from_bert_to_vcr_through_both_phases(
     stages = ("captions/model", "task/model", "tuned/seed-0/model")
     models = [load_student(tmp_path / stage) for stage in stages]
     for model in models:
-        assert isinstance(model, EndToEnd) and isinstance(model.join, VisualBertJoin)
+        assert isinstance(model, EndToEnd) and isinstance(model.join, VisualBertEmbeddings)
         assert (model.side, model.whole, model.fusion is None) == (32, True, early)
     last = "cnn.encoder.stages.3.layers.0.layer.1.convolution.weight"
     learned = [model.state_dict()[last] for model in models]

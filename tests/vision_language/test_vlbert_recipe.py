@@ -29,13 +29,20 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Batch, Encoded, Example, Regions, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, Regions, Sizes, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick, Regress, with_loss
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    RegionSelection,
+    Regression,
+    with_loss,
+)
 from groundling.core.rng import generator
-from groundling.data.image_samples import Mirror, Mirrored, Pictured, mirrored_regions
+from groundling.data.image_samples import Mirror, MirroredSamples, PictureSamples, mirrored_regions
 from groundling.data.regions.annotations import CLASSES, class_names, metadata
-from groundling.data.regions.samples import RegionSamples, Seeing, with_whole_image, within
+from groundling.data.regions.samples import RegionOptions, RegionSamples, with_whole_image, within
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.text.words import rewritten
@@ -48,7 +55,12 @@ from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
 from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
 from groundling.vision_language.loading import load_student
-from groundling.vision_language.vlbert import NAMES, ChoiceByItself, RegionByItself, VLBertVqaHead
+from groundling.vision_language.vlbert import (
+    NAMES,
+    VLBertChoiceHead,
+    VLBertRegionHead,
+    VLBertVqaHead,
+)
 
 OBJECTS = ["person", "pottedplant", "person", "cellphone"]
 BOXES = [[10, 5, 50, 45, 0.9], [0, 0, 80, 30, 0.8], [50, 10, 80, 50, 0.7], [30, 20, 60, 40, 0.9]]
@@ -238,7 +250,7 @@ def test_every_region_has_its_class_and_the_whole_image_none() -> None:
     objective = RegionClasses(sizes)
     assert objective.classify.out_features == 5
     states = torch.randn(2, 3, 8)
-    (loss,) = objective(Encoded(visual=states), batch).values()
+    (loss,) = objective(EncoderOutput(visual=states), batch).values()
     rows, expected = [(0, 0), (0, 1), (0, 2), (1, 0), (1, 1)], [0, 3, 1, 0, 4]
     with torch.no_grad():
         hidden = torch.stack([states[row] for row in rows])
@@ -279,7 +291,7 @@ def test_words_are_rewritten_and_tags_move_along() -> None:
 
 
 def test_persons_have_names_that_go_round() -> None:
-    head = ChoiceByItself(HeadContext(Sizes(text=8, pooled=8), Choose(tuple("0123"))))
+    head = VLBertChoiceHead(HeadContext(Sizes(text=8, pooled=8), MultipleChoice(tuple("0123"))))
     example = Example(
         "vcr-1",
         "Why is Casey Jessie near dog ?",
@@ -370,12 +382,14 @@ def test_half_of_the_draws_are_mirrored_by_a_key_of_their_own(place: Path) -> No
     words = TextInput(toys.bert_words(), 8)
     kept = RegionStore(place / "store", features=False)
 
-    def pictured(one: Example) -> Pictured:
-        seen = RegionSamples(TextSamples([one], words), kept, Seeing(whole=True, last_pixel=True))
-        return Pictured(seen, place / "vcr1images", 25, 30)
+    def pictured(one: Example) -> PictureSamples:
+        seen = RegionSamples(
+            TextSamples([one], words), kept, RegionOptions(whole=True, last_pixel=True)
+        )
+        return PictureSamples(seen, place / "vcr1images", 25, 30)
 
     plain = pictured(example)
-    both = Mirrored(plain, pictured(replace(example, text="right of it")))
+    both = MirroredSamples(plain, pictured(replace(example, text="right of it")))
     assert (both.ids, len(both)) == (["vcr-1"], 1)
     (straight,) = plain.get([0], ())
     assert straight.pixels is not None and straight.pixels.shape == (3, 19, 30)
@@ -471,7 +485,7 @@ def test_choices_share_the_regions_that_the_longest_leaves_room_for() -> None:
     example = Example("a", "a dog", choices=("cat", " ".join(toys.sentences()[:4])), images=("i",))
     texts = TextSamples([example], TextInput(toys.bert_words(), 40))
     shelf = toys.Shelf({"i": toys.regions(0, 30)})
-    (found,) = RegionSamples(texts, shelf, Seeing(budget=24)).get([0], ())
+    (found,) = RegionSamples(texts, shelf, RegionOptions(budget=24)).get([0], ())
     (plain,) = texts.get([0])
     longest = max(len(choice.text.ids) for choice in plain.choices)  # type: ignore[union-attr]
     text, boxes = cut_as_released(longest, 30, 24)
@@ -508,7 +522,7 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
         pretrain(changed(config, budget=2), TWO, tmp_path / "no")
     texts = TextSamples([Example("a", "b", images=("000", "001"))], TextInput(toys.bert_words(), 9))
     with pytest.raises(InputError, match="--budget 9: a has 2 images, and only the last would be"):
-        RegionSamples(texts, kept, Seeing(budget=9))
+        RegionSamples(texts, kept, RegionOptions(budget=9))
 
 
 # -- heads and losses --------------------------------------------------------------------------------------------------
@@ -563,34 +577,36 @@ def test_vqa_without_pretraining_reaches_the_saved_head(place: Path, tmp_path: P
 
 def test_refcoco_takes_the_mean_over_regions_and_drops_nothing_out() -> None:
     sizes = Sizes(text=8, visual=8)
-    head = RegionByItself(HeadContext(sizes, Pick()))
+    head = VLBertRegionHead(HeadContext(sizes, RegionSelection()))
     assert head.dropout.p == 0
-    objective = Supervised(sizes, form=Pick("regions", "ce"), head=head)
+    objective = Supervised(sizes, form=RegionSelection("regions", "ce"), head=head)
     labels = torch.tensor([[1, 0, 0, -100], [0, 1, 1, 0]])
     batch = Batch(ids=("a", "b"), labels={"label": labels})
     outputs = torch.randn(2, 4)
-    encoded = Encoded(heads={"supervised": outputs})
+    encoded = EncoderOutput(heads={"supervised": outputs})
     (loss,) = objective(encoded, batch).values()
     assert objective.count(batch) == {"task": 7}
     there = labels >= 0
     expected = F.binary_cross_entropy_with_logits(outputs[there], labels[there].float())
     assert (loss / 7).item() == pytest.approx(expected.item(), rel=1e-5)
     # Other heads, and this one with a softmax, count samples as before.
-    plain = Supervised(sizes, form=Pick(), head=plain_head(HeadContext(sizes, Pick())))
-    softmax = Supervised(sizes, form=Pick(), head=head, loss="ce")
+    plain = Supervised(
+        sizes, form=RegionSelection(), head=plain_head(HeadContext(sizes, RegionSelection()))
+    )
+    softmax = Supervised(sizes, form=RegionSelection(), head=head, loss="ce")
     assert plain.count(batch) == softmax.count(batch) == {"task": 2}
 
 
 def test_vcr_takes_the_mean_over_choices() -> None:
-    form = Choose(tuple("0123"))
+    form = MultipleChoice(tuple("0123"))
     sizes = Sizes(text=8, pooled=8)
-    head = ChoiceByItself(HeadContext(sizes, form))
+    head = VLBertChoiceHead(HeadContext(sizes, form))
     texts = TextSamples(
         [Example("a", "b", label=2, choices=tuple("cdef"))], TextInput(toys.bert_words(), 8)
     )
     batch = collate(texts.get([0]))
     outputs = torch.randn(1, 4)
-    encoded = Encoded(heads={"supervised": outputs})
+    encoded = EncoderOutput(heads={"supervised": outputs})
     paper = Supervised(sizes, form=form, head=head)
     (loss,) = paper(encoded, batch).values()
     expected = F.binary_cross_entropy_with_logits(outputs, torch.tensor([[0, 0, 1.0, 0]]))
@@ -604,16 +620,16 @@ def test_vcr_takes_the_mean_over_choices() -> None:
 def test_a_loss_that_a_task_does_not_have_is_named(
     settings: FinetuneConfig, tmp_path: Path
 ) -> None:
-    assert with_loss(Classify(("a", "b")), "bce").kind == "bce"
+    assert with_loss(Classification(("a", "b")), "bce").kind == "bce"
     for form, kind, message in (
         (
-            Choose(("0", "1")),
+            MultipleChoice(("0", "1")),
             "kl",
             "--head-loss kl: this task's answers are trained with ce or bce",
         ),
-        (Regress(), "ce", "--head-loss ce: this task's answers are trained with one loss alone"),
+        (Regression(), "ce", "--head-loss ce: this task's answers are trained with one loss alone"),
         (
-            Choose(("0", "1"), "each"),
+            MultipleChoice(("0", "1"), "each"),
             "ce",
             "--head-loss ce: this head gives 2 scores, ce reads 1; pass --plain-head, too",
         ),
@@ -632,7 +648,7 @@ def test_long_sides(models_folder: Path, tmp_path: Path) -> None:
     seen = RegionSamples(texts, toys.Shelf({"wide": toys.regions(0, 2)}))
     model = end_to_end(toys.bert(len(words)), words, models_folder, 60, 120)
     for long_side, expected in ((0, (33, 100)), (120, (40, 120)), (1000, (60, 180))):
-        (one,) = Pictured(seen, tmp_path, model.side, long_side).get([0], ())
+        (one,) = PictureSamples(seen, tmp_path, model.side, long_side).get([0], ())
         assert one.pixels is not None and one.pixels.shape[1:] == expected
     model.export(tmp_path / "model")
     kept = load_student(tmp_path / "model")

@@ -69,7 +69,7 @@ def length_note(area: float | None, form: str) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Learned:
+class ObjectiveReport:
     """What a trained cross-modal model's objectives say on some texts; None where there is no such objective."""
 
     texts: int
@@ -110,10 +110,10 @@ class Learned:
 @torch.no_grad()
 def learned(
     model: CrossModal, objectives: Sequence[Objective], samples: Samples, seed: int, held: bool
-) -> Learned:
+) -> ObjectiveReport:
     """Ask a trained model, in eval mode and on its own device, with masks and pairs of its own."""
     places = thinned(range(len(samples)), REPORTED)
-    report = Learned(len(places), held)
+    report = ObjectiveReport(len(places), held)
     was_training = model.training
     model.eval()
     for one in objectives:

@@ -21,7 +21,7 @@ from groundling.commands.adapt.evaluation import (
     read_pairs,
 )
 from groundling.core.rng import seed_of
-from groundling.data.captions.captions import Wanted
+from groundling.data.captions.captions import CaptionFilter
 from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
 from groundling.data.samples import TextInput, WindowInput
 from groundling.models.clip import load_clip_text
@@ -46,7 +46,7 @@ from groundling.runs.model_card import FILLS_MASKS, library_of
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run
 from groundling.settings.fields import changed
-from groundling.settings.inputs import Weighted, weighted_files
+from groundling.settings.inputs import WeightedFile, weighted_files
 from groundling.settings.objectives import Distilling
 from groundling.settings.training import TrainConfig
 from groundling.teachers.dataset import TeacherSet
@@ -172,7 +172,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
 
 def _texts(
     config: AdaptConfig,
-    files: Sequence[Weighted],
+    files: Sequence[WeightedFile],
     reading: TextLayout,
     text: TextEncoder,
     windows: WindowInput | None,
@@ -180,7 +180,7 @@ def _texts(
 ) -> tuple[CorpusSamples, CorpusSamples | None]:
     """What is learned from, and what is held out; None without such. Tokenised texts are kept below `place`."""
     pieces = TextInput(text.tokenizer, reading.max_length)
-    wanted = Wanted(config.reading.caption_splits, config.reading.columns)
+    wanted = CaptionFilter(config.reading.caption_splits, config.reading.columns)
 
     def cut(paths: Sequence[str], limit: int = 0) -> CorpusSamples:
         return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
@@ -419,7 +419,7 @@ def _count(module: nn.Module) -> int:
 
 def _card(
     config: AdaptConfig,
-    files: Sequence[Weighted],
+    files: Sequence[WeightedFile],
     training: TrainConfig,
     result: dict[str, Any],
     library: str,

@@ -83,7 +83,7 @@ begin anyway."""
 MODULE:NAME of a design of your own (needed, too, to load a model of that design)."""
     joining: Joining = field(default_factory=Joining)
     kind: str = ""
-    """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
+    """MODULE:NAME of a `ModelFormat` of your own that loads --model; empty: it is told from the folder."""
     plain_head: bool = False
     """Read every task by the pooler and one Linear, in place of the paper's head and losses."""
     raw_first: bool = False

@@ -7,22 +7,22 @@ from pathlib import Path
 
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError
-from groundling.core.output_types import Classify, Form, OpenAnswer
+from groundling.core.output_types import Classification, OpenAnswer, OutputType
 from groundling.core.registry import fitting, named
 from groundling.core.rng import generator
 from groundling.data.image_samples import Mirror
 from groundling.data.regions.inputs import UNTIED, RegionInputs
-from groundling.data.regions.samples import Seeing, check_mentioned
+from groundling.data.regions.samples import RegionOptions, check_mentioned
 from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
 from groundling.models.adapters import ClipAdapter
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
 from groundling.settings.inputs import OwnFile, RegionInput
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.splits import SampleSelection, Unlabelled, left_over, taken
+from groundling.tasks.splits import SampleSelection, UnlabelledSamples, left_over, taken
 from groundling.tasks.table import own_task
 from groundling.teachers import Teacher
 from groundling.teachers.dataset import TeacherSet
@@ -86,7 +86,7 @@ def read_splits(
 def _checked(task: Task, split: str, examples: object) -> list[Example]:
     """What a task's reader returned; raises InputError if these are not examples, or a class is none of the form's."""
     read = fitting(examples, list, f"{task.name}: for {split!r} `read` returned")
-    classes = len(task.form.labels) if isinstance(task.form, Classify) else 0
+    classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
         example = fitting(one, Example, f"{task.name}: for {split!r} `read` returned a list with")
         label = example.label
@@ -133,7 +133,7 @@ def regions_of(
     )
 
 
-def check_sees(student: Student, task: Task, inputs: RegionInputs, source: str) -> None:
+def check_sees(student: Encoder, task: Task, inputs: RegionInputs, source: str) -> None:
     """Raises InputError if the task asks for regions and there are none, or the model of `source` reads no such."""
     if not inputs.settings.regions:
         if task.mark is not None:
@@ -150,7 +150,7 @@ def check_sees(student: Student, task: Task, inputs: RegionInputs, source: str) 
 def samples_of(
     splits: Splits,
     head: TaskHead,
-    student: Student,
+    student: Encoder,
     task: Task,
     inputs: RegionInputs,
     teacher_set: TeacherSet,
@@ -188,14 +188,14 @@ def seen(
         names = inputs.learns if learns else (split,)
         inputs.check(model, *names)
         mark = task.mark_to_learn or task.mark if learns else task.mark
-        asks = Seeing(mark=mark, phrases=task.form.reads == "phrase", apart=apart)
+        asks = RegionOptions(mark=mark, phrases=task.form.reads == "phrase", apart=apart)
         images = inputs.at(*names)
         samples[split] = inputs.samples(some, model, images, asks, mirror if learns else None)
     return samples
 
 
 def _taught(
-    splits: Splits, student: Student, train: str, teacher_set: TeacherSet, max_length: int
+    splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
 ) -> tuple[dict[str, Samples], list[Teacher]]:
     """Texts of every split, and the teachers to be asked in the loop.
 
@@ -212,9 +212,9 @@ def _taught(
     return samples, teachers
 
 
-def _of_mirrored(examples: Sequence[Example], form: Form) -> list[Example]:
+def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]:
     """Examples as they are asked of mirrored pictures, with other sides in their words and answers."""
-    mirror = Mirror(form.labels if isinstance(form, OpenAnswer | Classify) else ())
+    mirror = Mirror(form.labels if isinstance(form, OpenAnswer | Classification) else ())
     return [mirror(example) for example in examples]
 
 
@@ -229,7 +229,7 @@ def lacking(head: TaskHead, store: SeveralStores) -> list[str]:
     return [note]
 
 
-def sizes_with_classes(student: Student, store: SeveralStores | None) -> Sizes:
+def sizes_with_classes(student: Encoder, store: SeveralStores | None) -> Sizes:
     """The model's sizes, and the classes of the regions it learns from."""
     if store is None:
         return student.sizes
@@ -257,5 +257,5 @@ def learning_from(
     others = [number for number, one in enumerate(examples) if one.label is None]
     labelled = SampleSelection(samples, known)
     (first,) = labelled.get([0], [generator(examples[0].id)])
-    rest = Unlabelled(SampleSelection(samples, others), first.labels["label"])
+    rest = UnlabelledSamples(SampleSelection(samples, others), first.labels["label"])
     return DataSource(labelled, name=called, beside=rest, each=unlabelled)

@@ -15,16 +15,16 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import Metric, collapsed, commonest
-from groundling.core.output_types import Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
 from groundling.data.samples import Samples
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.objectives.supervised import Supervised
 from groundling.settings.inputs import Pixels, RegionInput
 from groundling.settings.objectives import ExtraObjectives, ObjectiveSettings
 from groundling.settings.training import Examining
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
-from groundling.training.evaluation import Exam, Scores, evaluate
+from groundling.training.evaluation import Evaluator, Scores, evaluate
 from groundling.training.held_out import exam_every
 
 
@@ -98,15 +98,15 @@ def _median(values: Sequence[float | None]) -> float | None:
     return median(defined) if len(defined) == len(values) else None
 
 
-def constant_of(form: Form, examples: Sequence[Example]) -> float | None:
+def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
     """The answer to everything that examples suggest: the most common one, the first of equals; of numbers the mean.
 
     None where no answer means the same for two examples (regions), or nobody knows any.
     """
     labels = [example.label for example in examples if example.label is not None]
-    if isinstance(form, Pick) or not labels:
+    if isinstance(form, RegionSelection) or not labels:
         return None
-    if isinstance(form, Regress):
+    if isinstance(form, Regression):
         return float(np.mean([float(label) for label in labels]))
     credit: defaultdict[int, float] = defaultdict(float)
     for label in labels:
@@ -143,7 +143,7 @@ class Majority:
         if self.answer is None or not self.scores:
             return {}
         said = self.answer
-        answer = said if isinstance(self.task.form, Regress) else self.task.form.spell(said)
+        answer = said if isinstance(self.task.form, Regression) else self.task.form.spell(said)
         return {"majority": {"answer": answer, "scores": self.scores}}
 
 
@@ -152,7 +152,7 @@ def one_answer(task: Task, split: str, answers: Scores) -> list[str]:
     if not collapsed(answers.predictions, answers.labels):
         return []
     said, share = commonest(answers.predictions)
-    name = f"{said:g}" if isinstance(task.form, Regress) else repr(task.form.spell(said))
+    name = f"{said:g}" if isinstance(task.form, Regression) else repr(task.form.spell(said))
     note = f"{split}: {100 * share:.0f} % of the answers are {name}"
     labels = answers.labels
     if labels is None or labels.ndim > 1:
@@ -209,12 +209,12 @@ def text_alone(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def exam_of(
-    student: Student,
+    student: Encoder,
     objective: Supervised,
     task: Task,
     samples: Mapping[str, Samples],
     examining: Examining,
-) -> Exam | None:
+) -> Evaluator | None:
     """What is measured every --eval-every epochs; None without."""
     split = task.dev[0]
     metric = task.metrics[0]

@@ -39,7 +39,7 @@ from groundling.commands.finetune.result import (
 )
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.output_types import Form
+from groundling.core.output_types import OutputType
 from groundling.core.registry import code_behind, is_outside, named
 from groundling.core.rng import seed_of
 from groundling.data.regions.inputs import RegionInputs
@@ -47,7 +47,7 @@ from groundling.data.regions.stores import SeveralStores
 from groundling.data.samples import Samples
 from groundling.models.adapters import ClipAdapter, load_base
 from groundling.models.crossmodal import CrossModal
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.models.heads import start_layer
 from groundling.models.hub import is_adapter
 from groundling.models.loading import precision_note
@@ -63,7 +63,7 @@ from groundling.objectives import (
     unread,
 )
 from groundling.objectives.supervised import Supervised
-from groundling.prediction.description import Described, Reads, facts_of
+from groundling.prediction.description import InputSpec, ModelDescription, facts_of
 from groundling.runs.hashing import hashes_of
 from groundling.runs.progress import say_notes
 from groundling.runs.run import Run, RunPart
@@ -80,7 +80,7 @@ from groundling.training.evaluation import Scores, evaluate, scored, write_answe
 from groundling.training.held_out import flattery, watched_terms
 from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.vision_language import Design
+from groundling.vision_language import Architecture
 from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.vision_language.loading import (
     ADAPTER,
@@ -98,14 +98,14 @@ from groundling.vision_language.single_stream import SingleStream
 # The model that is fine-tuned, the head of its task, and what its folder says of itself.
 
 
-def text_encoder_of(student: Student) -> TextEncoder | None:
+def text_encoder_of(student: Encoder) -> TextEncoder | None:
     """The text encoder inside a model, whose pieces are masked; None if there is none."""
     if isinstance(student, TextEncoder):
         return student
     return student.text if isinstance(student, CrossModal | SingleStream) else None
 
 
-def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -> Student:
+def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -> Encoder:
     """The model, whose new join is as wide as the features of the `store` that it learns from, if there is one.
 
     Raises InputError if they do not fit.
@@ -124,7 +124,7 @@ def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -
         # A design of one's own is named again in order to load its model.
         if (
             not is_outside(config.join)
-            or named("vision_language", Design, config.join).name != kind
+            or named("vision_language", Architecture, config.join).name != kind
         ):
             raise InputError(
                 f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
@@ -147,7 +147,7 @@ def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -
 
 
 def head_of(
-    student: Student, task: Task, splits: Splits, name: str, join: str, ready: bool
+    student: Encoder, task: Task, splits: Splits, name: str, join: str, ready: bool
 ) -> TaskHead:
     """The head that `head_name` names; the model is made ready for as many images as there are.
 
@@ -160,7 +160,7 @@ def head_of(
     return new_head(student, task.form, name, join)
 
 
-def head_name(student: Student, task: Task, config: FinetuneConfig) -> str:
+def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
     """Which head answers, as `groundling.vision_language.loading.new_head` calls it: the paper's, or a plain one."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
@@ -186,9 +186,9 @@ def described_of(
     config: FinetuneConfig,
     head: str,
     store: SeveralStores | None,
-) -> Described:
+) -> ModelDescription:
     """Task, head, columns, and how examples were put before the model; `store`: the regions that it learned from."""
-    reads = Reads(
+    reads = InputSpec(
         max_length=config.max_length,
         images=most_images(splits),
         regions=store is not None,
@@ -198,7 +198,7 @@ def described_of(
         mentioned=config.regions.mentioned,
         blind=config.blind,
     )
-    return Described(
+    return ModelDescription(
         task=config.task or task.name,
         form=task.form,
         version=task.version,
@@ -304,7 +304,7 @@ class Seeds:
             student, self.task, splits, training, part, self.config, self.teachers, self.inputs
         )
 
-    def _teachers(self, student: Student) -> TeacherSet:
+    def _teachers(self, student: Encoder) -> TeacherSet:
         """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
         config, device, folder = self.config, self.place.state.device, self.place.folder
         if isinstance(student, ClipAdapter):
@@ -322,7 +322,7 @@ def _regions(config: FinetuneConfig, task: Task) -> RegionInputs:
 
 
 def one_run(
-    student: Student,
+    student: Encoder,
     task: Task,
     splits: Splits,
     training: TrainConfig,
@@ -384,7 +384,7 @@ def one_run(
 
 
 def _save(
-    student: Student, objectives: Sequence[Objective], described: Described, folder: Path
+    student: Encoder, objectives: Sequence[Objective], described: ModelDescription, folder: Path
 ) -> None:
     """Write a fine-tuned model, its heads, and what it answers, as `model` of a seed's folder."""
     student.export(folder / "model")
@@ -393,7 +393,7 @@ def _save(
 
 
 def _objectives(
-    student: Student,
+    student: Encoder,
     task: Task,
     head: TaskHead,
     teacher_set: TeacherSet,
@@ -431,7 +431,7 @@ def _scores(
 
 
 def _evaluated(
-    student: Student,
+    student: Encoder,
     objective: Supervised,
     task: Task,
     samples: Mapping[str, Samples],
@@ -450,10 +450,10 @@ def _evaluated(
 
 
 def _given(
-    student: Student,
+    student: Encoder,
     names: Sequence[str],
     settings: ObjectiveSettings,
-    form: Form,
+    form: OutputType,
     store: SeveralStores | None,
 ) -> Given:
     """What the objectives `names` beside the task's own are made from, but for the teachers' widths."""

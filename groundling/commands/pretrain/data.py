@@ -12,10 +12,10 @@ from accelerate import PartialState
 from groundling.commands.pretrain import HeldTexts, LearnedTexts
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, refuse
-from groundling.core.output_types import Choose, Classify, OpenAnswer
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.captions.captions import (
-    Captioned,
-    Wanted,
+    CaptionedImage,
+    CaptionFilter,
     has_splits,
     in_store,
     keep_listed,
@@ -35,7 +35,7 @@ from groundling.data.samples import (
     with_choice,
 )
 from groundling.objectives import Objective
-from groundling.settings.inputs import Weighted, weighted, weighted_files
+from groundling.settings.inputs import WeightedFile, weighted, weighted_files
 from groundling.tasks import Task
 from groundling.tasks.splits import SampleSelection, hidden_versions, taken
 from groundling.teachers import Teacher
@@ -94,7 +94,9 @@ def judged_texts(
     As VisualBERT's code pre-trains on VCR and NLVR2. Raises InputError for a task of another form.
     """
     form = task.form
-    says_it = isinstance(form, Choose) or (isinstance(form, Classify) and len(form.labels) == 2)
+    says_it = isinstance(form, MultipleChoice) or (
+        isinstance(form, Classification) and len(form.labels) == 2
+    )
     if not says_it or task.mark is not None:
         raise InputError(
             f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
@@ -347,10 +349,10 @@ def _check_held_splits(task: Task, learned: Sequence[str], held: Sequence[str]) 
 
 def _captioned(
     learned: LearnedTexts, corpora: Sequence[Corpus], stores: Sequence[SeveralStores]
-) -> Iterator[tuple[list[Captioned], int, list[str]]]:
+) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
     """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
     files = [each.file for each in corpora]
-    wanted = Wanted(learned.reading.caption_splits, learned.reading.columns).of(files)
+    wanted = CaptionFilter(learned.reading.caption_splits, learned.reading.columns).of(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = read_captions(file, own.splits, own.columns)
         images = keep_listed(told.images, learned.listing) if learned.listing else told.images
@@ -437,7 +439,7 @@ def some_of(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
 
 
 def text_alone(
-    files: Sequence[Weighted], text: TextInput, sources: Sequence[DataSource], place: Path
+    files: Sequence[WeightedFile], text: TextInput, sources: Sequence[DataSource], place: Path
 ) -> list[DataSource]:
     """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
 

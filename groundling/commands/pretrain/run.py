@@ -25,14 +25,14 @@ from groundling.commands.pretrain.data import (
     versions_of,
 )
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, OpenAnswer
+from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import is_outside, named
 from groundling.core.rng import seed_of
 from groundling.data.corpora.prepared import place_of_stores
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.regions.samples import check_mentioned
 from groundling.data.regions.stores import SeveralStores
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.models.heads import load_head, start_lm_head
 from groundling.models.loading import precision_note
 from groundling.models.text import TextEncoder
@@ -63,7 +63,7 @@ from groundling.training.held_out import (
 )
 from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.vision_language import Design, Phase
+from groundling.vision_language import Architecture, Phase
 from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
 from groundling.vision_language.loading import design_of, join_options, join_to, load_student
 from groundling.vision_language.single_stream import SingleStream
@@ -187,7 +187,7 @@ def _fitting(model: SingleStream, inputs: RegionInputs, store: SeveralStores) ->
 def _started(config: PretrainConfig, store: SeveralStores, seed: int) -> SingleStream:
     """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
     torch.manual_seed(seed_of(seed, "init", "join"))
-    start: Student = load_student(config.student, design=config.model)
+    start: Encoder = load_student(config.student, design=config.model)
     if config.random_start and isinstance(start, TextEncoder):
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
     images = config.regions.images
@@ -205,7 +205,9 @@ def _started(config: PretrainConfig, store: SeveralStores, seed: int) -> SingleS
     return join_to(start, config.model, store.width, **options)
 
 
-def _phase(design: Design, of_task: bool, answers: TaskAnswers, step_mix: Sequence[float]) -> Phase:
+def _phase(
+    design: Architecture, of_task: bool, answers: TaskAnswers, step_mix: Sequence[float]
+) -> Phase:
     """The model's phase on captions or on a task's texts, its steps mixed as asked.
 
     Raises InputError for ratios that do not fit its kinds of steps, and for answers that it does not judge.
@@ -286,7 +288,7 @@ def _told(task: Task | None, learned: LearnedTexts, answers: TaskAnswers) -> lis
     """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
     if task is None or answers == "any":
         return []
-    if not (isinstance(task.form, OpenAnswer | Choose) or answers == "judged"):
+    if not (isinstance(task.form, OpenAnswer | MultipleChoice) or answers == "judged"):
         return []
     held = [split for split in task.dev if split in learned.train_splits]
     if held:

@@ -14,7 +14,7 @@ from groundling.commands.retrieve import RetrieveConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import (
-    Captioned,
+    CaptionedImage,
     find_images,
     joined,
     keep_listed,
@@ -65,7 +65,7 @@ class EncodedTexts(NamedTuple):
 class Gallery(NamedTuple):
     """What is searched and what it is searched for."""
 
-    captioned: Sequence[Captioned]
+    captioned: Sequence[CaptionedImage]
     """I images with their texts."""
     first: np.ndarray
     """(I + 1,) where each image's texts begin among all C."""
@@ -140,7 +140,7 @@ def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
     return SentenceEncoder(text, text.sentence, length)
 
 
-def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[Captioned], dict[str, Any]]:
+def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], dict[str, Any]]:
     """The images with their texts, and what is told of those left out.
 
     Raises InputError if fewer than two are there, or one does not decode.
@@ -167,7 +167,7 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[Captioned], dict[
 
 
 def _gallery(
-    captioned: Sequence[Captioned], clip: FrozenClip, folder: str, cache: FeatureCache
+    captioned: Sequence[CaptionedImage], clip: FrozenClip, folder: str, cache: FeatureCache
 ) -> Gallery:
     """The images with their embeddings; raises InputError if one is no image, or shares its name with another."""
     teacher = ClipTeacher(clip, ("clip_image",), Targeted(teacher_images=folder))

@@ -21,7 +21,7 @@ from transformers import CLIPConfig, CLIPModel, CLIPTokenizer, PreTrainedTokeniz
 from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.rng import seed_of
 from groundling.data.captions.captions import (
-    Captioned,
+    CaptionedImage,
     find_images,
     has_splits,
     keep_listed,
@@ -37,7 +37,7 @@ from groundling.runs.folder import PREPARED, whole_folder
 from groundling.runs.run import Run
 from groundling.settings.training import Examining, TrainConfig
 from groundling.stats.retrieval import MEAN, retrieval
-from groundling.training.evaluation import Exam
+from groundling.training.evaluation import Evaluator
 from groundling.training.held_out import exam_every, flattery, learned_too
 from groundling.training.loop import train
 
@@ -179,7 +179,7 @@ def teach(config: TeachConfig, training: TrainConfig, run: Run) -> dict[str, Any
     return result
 
 
-def _exam(model: TwoTowers, held_out: CaptionSamples, examining: Examining) -> Exam | None:
+def _exam(model: TwoTowers, held_out: CaptionSamples, examining: Examining) -> Evaluator | None:
     """Retrieval every --eval-every epochs, by its mean recall; None if nobody asks for it."""
 
     def measure() -> dict[str, float]:
@@ -201,7 +201,7 @@ def _of_start(start: str, training: TrainConfig) -> list[str]:
 
 
 def _model(
-    run: Run, images: Sequence[Captioned], config: TeachConfig, training: TrainConfig
+    run: Run, images: Sequence[CaptionedImage], config: TeachConfig, training: TrainConfig
 ) -> tuple[TwoTowers, Cut | None]:
     """The existing CLIP and how it cuts pictures, or a new one, with a tokenizer learned from the captions."""
     if config.start:
@@ -226,10 +226,10 @@ def _model(
 class _CaptionData:
     """What a teacher is trained and evaluated on."""
 
-    images: list[Captioned]
+    images: list[CaptionedImage]
     missing: int
     """Captioned images that are not there, of those to train on."""
-    held_out: list[Captioned]
+    held_out: list[CaptionedImage]
     """To evaluate on; none unless asked for."""
     notes: list[str]
 
@@ -260,7 +260,7 @@ def _data(config: TeachConfig) -> _CaptionData:
 
 
 def _tokenizer(
-    folder: Path, images: Sequence[Captioned], vocabulary: int, state: PartialState
+    folder: Path, images: Sequence[CaptionedImage], vocabulary: int, state: PartialState
 ) -> PreTrainedTokenizerBase:
     """The run's tokenizer, learned from the training captions by the main process, read by all others."""
     if state.is_main_process and not folder.exists():

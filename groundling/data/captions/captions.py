@@ -43,7 +43,7 @@ GUESSED = CaptionColumns()
 
 
 @dataclass(frozen=True)
-class Captioned:
+class CaptionedImage:
     """An image file and what its annotators wrote."""
 
     id: str
@@ -75,13 +75,14 @@ class Captions:
             self.reading.fault("none", f"{self.path}: no captions found")
 
     @cached_property
-    def images(self) -> list[Captioned]:
+    def images(self) -> list[CaptionedImage]:
         """Images with their captions, in order of each one's first; images without any are left out."""
         grouped: dict[tuple[str, str], list[str]] = {}
         for row in self.reading.rows:
             grouped.setdefault((row.image, row.file), []).append(row.caption)
         return [
-            Captioned(image, file, tuple(captions)) for (image, file), captions in grouped.items()
+            CaptionedImage(image, file, tuple(captions))
+            for (image, file), captions in grouped.items()
         ]
 
     @property
@@ -113,13 +114,13 @@ class Captions:
 
 
 @dataclass(frozen=True)
-class Wanted:
+class CaptionFilter:
     """Which captions are read of files: of Karpathy's json those of some splits, of tables those of some columns."""
 
     splits: tuple[str, ...] = ()
     columns: CaptionColumns = GUESSED
 
-    def of(self, files: Sequence[str | Path]) -> list[Wanted]:
+    def of(self, files: Sequence[str | Path]) -> list[CaptionFilter]:
         """What is wanted of each of several files; what fits none is asked of all, so that reading them says so."""
         if len(files) == 1:
             return [self]
@@ -127,7 +128,7 @@ class Wanted:
         split = [file for file in files if self.splits and has_splits(file)]
         tables = [file for file in files if has_columns and is_table(file)]
         return [
-            Wanted(
+            CaptionFilter(
                 self.splits if file in split or not split else (),
                 self.columns if file in tables or not tables else GUESSED,
             )
@@ -220,7 +221,7 @@ def _shared_files(path: Path, rows: Sequence[CaptionRow]) -> list[str]:
     return faults
 
 
-def keep_listed(images: Sequence[Captioned], listing: str | Path) -> list[Captioned]:
+def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[CaptionedImage]:
     """The images named in a list of file names, one a line (e.g. `Flickr_8k.trainImages.txt`).
 
     A line of Karpathy's lists, `val2014/COCO_val2014_000000011169.jpg 11169`, names the file by its path or its name.
@@ -256,18 +257,18 @@ def joined(captions: Sequence[str], count: int) -> tuple[str, ...]:
 
 
 @dataclass(frozen=True)
-class Present:
+class ImageAvailability:
     """Which captioned images are there."""
 
-    images: list[Captioned]
+    images: list[CaptionedImage]
     """Those that are, each with its file's own path, or with its id in a store."""
-    missing: list[Captioned]
+    missing: list[CaptionedImage]
     fault: str = ""
     """What is said where none may be missing; empty if none is."""
     notes: tuple[str, ...] = ()
     """What a reader must know of how they were found."""
 
-    def kept(self, skip: bool, folder: str | Path) -> list[Captioned]:
+    def kept(self, skip: bool, folder: str | Path) -> list[CaptionedImage]:
         """The images; raises InputError if `folder` holds none, or, unless `skip` is set, any is missing."""
         if self.missing and not skip:
             raise InputError(self.fault)
@@ -277,8 +278,8 @@ class Present:
 
 
 def find_images(
-    images: Sequence[Captioned], folder: str | Path, source: str | Path = ""
-) -> Present:
+    images: Sequence[CaptionedImage], folder: str | Path, source: str | Path = ""
+) -> ImageAvailability:
     """Looks for the files of images in a folder: by their path there, else by their name in the folders below it.
 
     Names are the same in either Unicode form, and whatever the capitals of their ending; one that differs in others is
@@ -312,7 +313,7 @@ def find_images(
             "--skip-missing"
         )
     notes = _in_other_form(found, where) + _with_other_ending(found, where)
-    return Present(there, missing, fault, notes)
+    return ImageAvailability(there, missing, fault, notes)
 
 
 def _outside(files: Sequence[str], folder: Path) -> str:
@@ -405,8 +406,11 @@ def _differs(name: str, file: str) -> bool:
 
 
 def present(
-    images: Sequence[Captioned], folder: str | Path, skip: bool = False, source: str | Path = ""
-) -> tuple[list[Captioned], int]:
+    images: Sequence[CaptionedImage],
+    folder: str | Path,
+    skip: bool = False,
+    source: str | Path = "",
+) -> tuple[list[CaptionedImage], int]:
     """The images that exist in `folder`, each by its file's own path there, and how many do not (see `find_images`).
 
     Raises:
@@ -417,8 +421,8 @@ def present(
 
 
 def in_store(
-    images: Sequence[Captioned], ids: Collection[str], store: str, source: str | Path
-) -> Present:
+    images: Sequence[CaptionedImage], ids: Collection[str], store: str, source: str | Path
+) -> ImageAvailability:
     """The images that a region store knows, under their ids there: their files without the ending.
 
     An image may have more or fewer folders in front of its name than it has in the store. `ids`: the store's, `store`:
@@ -440,10 +444,10 @@ def in_store(
         )
     with_store_ids(there)
     _refuse_two_of_one(place, str(source))
-    return Present([replace(one, id=place[one.file]) for one in there], lacking, fault)
+    return ImageAvailability([replace(one, id=place[one.file]) for one in there], lacking, fault)
 
 
-def with_store_ids(images: Sequence[Captioned]) -> list[Captioned]:
+def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
     """The images under the ids that a region store knows them by: their files without the ending.
 
     Raises:

@@ -17,7 +17,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 from tokenizers import Tokenizer
 
 from groundling.core.errors import InputError, check_known, expecting, first_line, reading
-from groundling.data.captions.captions import Wanted, captions_of_images, is_captions
+from groundling.data.captions.captions import CaptionFilter, captions_of_images, is_captions
 from groundling.data.tables import OWN, not_utf8
 from groundling.data.text.words import Lexicon
 
@@ -27,7 +27,7 @@ CHUNK = 2000
 """Texts tokenised at a time."""
 LONG = 1 << 13
 """Characters of a word, as of a text without spaces, from which on its beginning alone is read to cut it."""
-EVERYTHING = Wanted()
+EVERYTHING = CaptionFilter()
 """All captions of files without splits, in columns that nobody has named."""
 
 
@@ -39,7 +39,7 @@ class CorpusLine(NamedTuple):
     """The caption's image, by its path without the ending; empty for plain text, and where there is none."""
 
 
-def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
+def lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[str]:
     """Non-empty lines of a text file, or the captions of a file or folder of captions that are `wanted`.
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
@@ -50,7 +50,7 @@ def lines(path: str | Path, wanted: Wanted = EVERYTHING) -> list[str]:
     return [line.text for line in texts_in(path, wanted)]
 
 
-def texts_in(path: str | Path, wanted: Wanted = EVERYTHING) -> Iterator[CorpusLine]:
+def texts_in(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Iterator[CorpusLine]:
     """The same with captions' images, one after the other; of plain text no more than a part is held in memory."""
     path = Path(path)
     if is_captions(path):
@@ -194,7 +194,7 @@ def room_of(engine: Tokenizer, max_length: int) -> int:
     return pieces
 
 
-def wanted_of(paths: Sequence[str | Path], wanted: Wanted) -> list[Wanted]:
+def wanted_of(paths: Sequence[str | Path], wanted: CaptionFilter) -> list[CaptionFilter]:
     """What is wanted of each file; raises InputError if there is none."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")

@@ -31,7 +31,7 @@ from tokenizers import Tokenizer
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Wanted
+from groundling.data.captions.captions import CaptionFilter
 from groundling.data.corpora.files import (
     CHUNK,
     EVERYTHING,
@@ -46,7 +46,7 @@ from groundling.data.corpora.files import (
     texts_in,
     wanted_of,
 )
-from groundling.data.samples import AT_ONCE, Each, TextInput, WindowInput, size_of, thinned
+from groundling.data.samples import AT_ONCE, LazySequence, TextInput, WindowInput, size_of, thinned
 from groundling.data.shards import (
     Facts,
     Index,
@@ -81,7 +81,7 @@ FORMAT = 2
 
 
 @dataclass(frozen=True)
-class Making:
+class CorpusSpec:
     """What texts are made into; can be sent to another process."""
 
     form: Literal["lines", "blocks"]
@@ -103,7 +103,7 @@ class Making:
         return {**asdict(short), "tokenizers": tokenizers.__version__, "format": FORMAT}
 
 
-class Some(NamedTuple):
+class CorpusShard(NamedTuple):
     """What becomes one shard; can be sent to another process."""
 
     first: int
@@ -119,7 +119,9 @@ def place_of_stores(run: Path) -> Path:
     return (run / PREPARED if cache is None else cache) / FOLDER
 
 
-def prepared(path: str | Path, wanted: Wanted, making: Making, place: Path) -> ShardStore:
+def prepared(
+    path: str | Path, wanted: CaptionFilter, making: CorpusSpec, place: Path
+) -> ShardStore:
     """The store of a file's texts below the folder `place`, made or made whole first, if it must be.
 
     One process of each machine reads the file; machines that share the folder share the shards. A killed run goes on
@@ -257,7 +259,12 @@ def _fault(path: Path, key: Facts, told: Facts) -> str:
 
 
 def _make(
-    path: Path, wanted: Wanted, making: Making, folder: Path, key: Facts, part: ProcessRank
+    path: Path,
+    wanted: CaptionFilter,
+    making: CorpusSpec,
+    folder: Path,
+    key: Facts,
+    part: ProcessRank,
 ) -> None:
     """Write the shards of this machine that are missing; the first machine's ends the store."""
     writer = ShardWriter(folder, key, part)
@@ -266,7 +273,7 @@ def _make(
     progress = Progress(f"tokenising {path.name}", max(1, size // each), "shard")
     shards = 0
 
-    def calls() -> Iterator[tuple[Path, Facts, int, Some, Making]]:
+    def calls() -> Iterator[tuple[Path, Facts, int, CorpusShard, CorpusSpec]]:
         nonlocal shards
         for some in _grouped(_units(path, wanted, making), each):
             if shards % part.world == part.rank and not writer.done(shards):
@@ -308,7 +315,7 @@ def _summary(indices: Sequence[Index]) -> Facts:
     return {"texts": sum(sum(index.lengths["characters"]) for index in indices)}
 
 
-def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[CorpusLine]:
+def _units(path: Path, wanted: CaptionFilter, making: CorpusSpec) -> Iterator[CorpusLine]:
     """What can be tokenised each by itself: lines, or blocks, each of which begins where the one before ends."""
     read = texts_in(path, wanted)
     if making.form == "lines":
@@ -318,7 +325,7 @@ def _units(path: Path, wanted: Wanted, making: Making) -> Iterator[CorpusLine]:
         yield from map(CorpusLine, full_blocks(texts, _lexicon(*making.engines()), making.most))
 
 
-def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[Some]:
+def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[CorpusShard]:
     """Texts of about `size` characters together."""
     some: list[CorpusLine] = []
     first = 0
@@ -335,9 +342,9 @@ def _grouped(lines: Iterable[CorpusLine], size: int) -> Iterator[Some]:
         yield _some(first, some)
 
 
-def _some(first: int, lines: Sequence[CorpusLine]) -> Some:
+def _some(first: int, lines: Sequence[CorpusLine]) -> CorpusShard:
     images = [line.image for line in lines]
-    return Some(first, [line.text for line in lines], images)
+    return CorpusShard(first, [line.text for line in lines], images)
 
 
 # -- tokenising --------------------------------------------------------------------------------------------------------
@@ -349,13 +356,15 @@ def _lexicon(*described: str) -> Lexicon:
     return Lexicon(*map(Tokenizer.from_str, described))
 
 
-def write_shard(folder: Path, key: Facts, number: int, some: Some, making: Making) -> None:
+def write_shard(
+    folder: Path, key: Facts, number: int, some: CorpusShard, making: CorpusSpec
+) -> None:
     """Tokenise some texts and write them as one shard."""
     arrays = tokenised(some, making)
     ShardWriter(folder, key).write(number, [Record(f"{number:05}", arrays)])
 
 
-def tokenised(some: Some, making: Making) -> dict[str, np.ndarray]:
+def tokenised(some: CorpusShard, making: CorpusSpec) -> dict[str, np.ndarray]:
     """The arrays of a shard."""
     lexicon = _lexicon(*making.engines())
     own: Iterable[tuple[int, str]] = enumerate(some.texts)
@@ -433,8 +442,8 @@ class CorpusSamples:
         self._read = 0
         self._places = np.array(thinned(range(total), limit)) if 0 < limit < total else None
         count = total if self._places is None else len(self._places)
-        self.ids = Each(count, self._id)
-        self.images: Sequence[Sequence[str]] = Each(count, self._images)
+        self.ids = LazySequence(count, self._id)
+        self.images: Sequence[Sequence[str]] = LazySequence(count, self._images)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -539,13 +548,13 @@ def corpus_samples(
     place: Path,
     clip: WindowInput | None = None,
     limit: int = 0,
-    wanted: Wanted = EVERYTHING,
+    wanted: CaptionFilter = EVERYTHING,
 ) -> CorpusSamples:
     """Samples of text files, which are tokenised first where no run has done so; see `corpora.corpus`.
 
     Stores are kept below the folder `place`.
     """
-    making = Making(
+    making = CorpusSpec(
         form,
         room_of(text.engine, text.max_length),
         text.engine.to_str(),

@@ -15,9 +15,9 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 from groundling.core.batch import Example, Sizes
 from groundling.core.errors import InputError, check_known
-from groundling.data.image_samples import Mirrored, Pictured, files_below, only
+from groundling.data.image_samples import MirroredSamples, PictureSamples, files_below, only
 from groundling.data.images import NameLookup, Picture, other_shape, read_picture, unread_images
-from groundling.data.regions.samples import RegionSamples, Seeing, Store
+from groundling.data.regions.samples import RegionOptions, RegionSamples, Store
 from groundling.data.regions.store import RegionStore, whole_store
 from groundling.data.regions.stores import SeveralStores, unlike
 from groundling.data.samples import Samples, untagged
@@ -72,7 +72,7 @@ class RegionRequirements(Protocol):
         ...
 
 
-class Called(NamedTuple):
+class MessageTerms(NamedTuple):
     """What whoever asks calls the places of images, for messages."""
 
     regions: str
@@ -87,7 +87,7 @@ class Called(NamedTuple):
     """What reads texts without the objects that they name; empty if nothing does."""
 
 
-FLAGS = Called("--regions STORE", "--images FOLDER", "--other-regions", "--")
+FLAGS = MessageTerms("--regions STORE", "--images FOLDER", "--other-regions", "--")
 """Of a command."""
 UNTIED = FLAGS._replace(untie="--no-tags")
 """Of a command that may read words without the objects that they name."""
@@ -122,7 +122,7 @@ class RegionInputs:
         flip: bool = False,
         find: Find | None = None,
         decode: bool = False,
-        called: Called = FLAGS,
+        called: MessageTerms = FLAGS,
     ) -> None:
         """`settings` name the stores: STORE serves all, NAME=STORE what is called so; nothing is opened yet.
 
@@ -321,7 +321,7 @@ class RegionInputs:
         texts: Samples,
         model: RegionRequirements,
         seen: ImageSources,
-        asked: Seeing | None = None,
+        asked: RegionOptions | None = None,
         mirror: Samples | None = None,
     ) -> Samples:
         """Texts beside what a model sees of their images: regions, and pixels if it reads these.
@@ -336,7 +336,7 @@ class RegionInputs:
         if isinstance(seen.store, SeveralStores):
             _check_images(texts, seen.store)
         seeing = replace(
-            asked or Seeing(),
+            asked or RegionOptions(),
             whole=model.whole,
             last_pixel=model.last_pixel,
             tied=model.tied,
@@ -349,12 +349,12 @@ class RegionInputs:
         samples: Samples = RegionSamples(texts, seen.store, seeing, self.called.untie)
         if not self.looks(model):
             return samples
-        samples = Pictured(samples, seen.folder or seen.photos, *model.sides)
+        samples = PictureSamples(samples, seen.folder or seen.photos, *model.sides)
         if mirror is None or not self.flip:
             return samples
         if mirror is texts:
-            return Mirrored(samples, samples)
-        return Mirrored(samples, self.samples(mirror, model, seen, asked))
+            return MirroredSamples(samples, samples)
+        return MirroredSamples(samples, self.samples(mirror, model, seen, asked))
 
 
 def _parts(word: str) -> tuple[str, str]:

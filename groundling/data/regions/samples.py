@@ -11,7 +11,7 @@ import numpy as np
 
 from groundling.core.batch import Example, RegionRow, Sample, needed
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captioned
+from groundling.data.captions.captions import CaptionedImage
 from groundling.data.samples import Samples, TextInput, TextSamples, lengths_of, longest, one_row
 
 
@@ -44,7 +44,7 @@ Mark = Callable[[Example, RegionRow], np.ndarray]
 
 
 @dataclass(frozen=True)
-class Seeing:
+class RegionOptions:
     """How regions are put before a model."""
 
     whole: bool = False
@@ -75,7 +75,7 @@ class RegionSamples:
     """Samples that also carry the regions of their images, read when they are needed."""
 
     def __init__(
-        self, samples: Samples, store: Store, seeing: Seeing | None = None, untie: str = ""
+        self, samples: Samples, store: Store, seeing: RegionOptions | None = None, untie: str = ""
     ) -> None:
         """`untie`: what messages offer that reads texts without the objects that they name.
 
@@ -83,7 +83,7 @@ class RegionSamples:
         """
         self.samples = samples
         self.store = store
-        self.seeing = seeing or Seeing()
+        self.seeing = seeing or RegionOptions()
         self.untie = untie
         self.ids = samples.ids
         self.images = samples.images
@@ -339,7 +339,7 @@ class CaptionTexts:
 
     def __init__(
         self,
-        images: Sequence[Captioned],
+        images: Sequence[CaptionedImage],
         text: TextInput,
         pairs: bool = True,
         every_caption: bool = False,

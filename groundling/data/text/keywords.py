@@ -132,7 +132,7 @@ class _Term:
         return related * position / (case + (frequency + spread) / related)
 
 
-class BuiltIn:
+class Yake:
     """YAKE's published formulas, for English; lists keywords best first, of equal ones the earlier in the text."""
 
     def __init__(self, stopwords: Collection[str] | None = None) -> None:

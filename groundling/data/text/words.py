@@ -301,7 +301,7 @@ class _Numbering(dict[str, int]):
         return number
 
 
-class _Grown:
+class _GrowingArray:
     """An array that grows at its end; `array` may be longer than what was added."""
 
     def __init__(self, dtype: type[np.generic]) -> None:
@@ -322,9 +322,9 @@ class _RaggedColumns:
     """Rows of any lengths, of one column or several that go together."""
 
     def __init__(self, *dtypes: type[np.generic]) -> None:
-        self.columns = [_Grown(dtype) for dtype in dtypes]
-        self.starts = _Grown(np.int64)
-        self.counts = _Grown(np.int64)
+        self.columns = [_GrowingArray(dtype) for dtype in dtypes]
+        self.starts = _GrowingArray(np.int64)
+        self.counts = _GrowingArray(np.int64)
 
     def add(self, counts: np.ndarray, *columns: np.ndarray) -> None:
         self.starts.add(np.cumsum(counts) - counts + self.columns[0].size)

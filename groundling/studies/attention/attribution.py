@@ -18,12 +18,12 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, Example, Perturbation, Sample, TextRow, needed
 from groundling.core.errors import InputError
-from groundling.core.output_types import Form, Pick
+from groundling.core.output_types import OutputType, RegionSelection
 from groundling.core.rng import generator
-from groundling.data.samples import Changed, Samples
+from groundling.data.samples import MappedSamples, Samples
 from groundling.data.shards import ProcessRank
 from groundling.models.formats import RegionReader
-from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told
+from groundling.studies.attention.importance import Bootstrap, ClsAttention, right_row, told
 from groundling.studies.attention.inspected_models import HiddenWords, Outcome, Subject, partners
 from groundling.studies.attention.passes import SampleArrays, batches_of
 from groundling.vision_language.single_stream import SingleStream
@@ -64,11 +64,11 @@ GIVEN = (
 
 
 def undefined(
-    given: InputCondition, outcome: Outcome, form: Form | None, examples: Sequence[Example]
+    given: InputCondition, outcome: Outcome, form: OutputType | None, examples: Sequence[Example]
 ) -> str:
     """Why a model cannot be asked so; empty if it can."""
     if given.image == "swapped":
-        if isinstance(form, Pick):
+        if isinstance(form, RegionSelection):
             return "what is right is a region of the example's own image"
         if any(example.objects for example in examples):
             return "texts name objects of their own image"
@@ -207,7 +207,7 @@ class Ablation:
         self.seed = seed
         self.notes: list[str] = []
         """What a reader of `about` must know, once that was asked."""
-        self.answers: dict[InputCondition, Measured] = {}
+        self.answers: dict[InputCondition, OutcomePass] = {}
         self.why_not: dict[InputCondition, str] = {}
         outcome = subject.outcome
         if outcome is None:
@@ -218,10 +218,10 @@ class Ablation:
                 self.why_not[given] = reason
                 continue
             samples = partial(self._given, outcome, given)
-            self.answers[given] = Measured(subject.model, outcome, samples, batch)
+            self.answers[given] = OutcomePass(subject.model, outcome, samples, batch)
 
     @property
-    def passes(self) -> list[Measured]:
+    def passes(self) -> list[OutcomePass]:
         """One for each input that the model can be asked beside."""
         return list(self.answers.values())
 
@@ -268,15 +268,15 @@ class Ablation:
         samples = outcome.put(self.subject.samples(examples, shuffled))
         kept = model.special
         if given.image == "blank":
-            samples = Changed(samples, without_looks(model.sizes.regions))
+            samples = MappedSamples(samples, without_looks(model.sizes.regions))
         if given.text == "blank":
-            samples = Changed(samples, without_words(kept))
+            samples = MappedSamples(samples, without_words(kept))
         if given.text == "shuffled":
-            samples = Changed(samples, in_other_order(kept, self.seed))
+            samples = MappedSamples(samples, in_other_order(kept, self.seed))
         return samples
 
 
-class Measured:
+class OutcomePass:
     """A pass that asks a model for its outcome of every sample."""
 
     def __init__(
@@ -342,7 +342,7 @@ class Attribution:
     """What the shares of all rows lack to that change; 0 if the line had points enough."""
 
 
-class Explained:
+class AttributionPass:
     """A pass that attributes every sample's answer, of a model that reads stored features."""
 
     def __init__(
@@ -478,7 +478,7 @@ MOSTLY = 0.9
 
 
 def about(
-    explained: Explained, looks: Looks, rows: Sequence[Sample], bootstrap: Bootstrap
+    explained: AttributionPass, looks: ClsAttention, rows: Sequence[Sample], bootstrap: Bootstrap
 ) -> dict[str, Any]:
     """What `result.json` says of integrated gradients, whether they are complete, and whether attention agrees.
 

@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun, Written
+from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -46,9 +46,9 @@ fine-tuned model reads them as it learned."""
     seed: Annotated[int, at_least(0)] = 0
     """Draws the controls, the halves of the data and the resamples of the intervals."""
     kind: str = ""
-    """MODULE:NAME of a `Kind` of your own that loads the model."""
+    """MODULE:NAME of a `ModelFormat` of your own that loads the model."""
     join: Annotated[str, Input.DESIGN] = ""
-    """MODULE:NAME of a `Design` of your own that the model was made with."""
+    """MODULE:NAME of an `Architecture` of your own that the model was made with."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
 
@@ -84,7 +84,7 @@ FIGURES = Command(
     common="results formats",
     positional=("--results",),
     writes="Folder of the figures; older ones of the same names are replaced.",
-    leaves=Written(("*.svg*", "*.pdf*", "*.png*")),
+    leaves=OutputFile(("*.svg*", "*.pdf*", "*.png*")),
 )
 
 
@@ -244,7 +244,7 @@ LOOK = Command(
     file="look.html",
     writes="HTML page to write; an older page is replaced, any other file is left alone.",
     rules=check_look,
-    leaves=Written(),
+    leaves=OutputFile(),
 )
 
 
@@ -430,7 +430,7 @@ CAPTIONS = Command(
     positional=("--data",),
     file="captions.txt",
     writes="File of the captions; an older one is replaced.",
-    leaves=Written(),
+    leaves=OutputFile(),
 )
 
 

@@ -115,7 +115,7 @@ def pointing(example: Example, row: RegionRow) -> np.ndarray:
     return np.asarray(inside.all(2).any(1), np.int64)
 
 
-class _One(NamedTuple):
+class _BatchPhrase(NamedTuple):
     """A phrase as `_PhraseBatch` has all of a batch."""
 
     place: int
@@ -295,10 +295,10 @@ class HeadGrounding:
 
     def _one(
         self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, place: int, row: int
-    ) -> _One:
+    ) -> _BatchPhrase:
         pieces, state = self._pieces(phrase, sample)
         right = self.mark(phrase.example, regions).astype(bool) & ~regions.whole
-        return _One(place, row, state, right, bool((~regions.whole).any()), pieces)
+        return _BatchPhrase(place, row, state, right, bool((~regions.whole).any()), pieces)
 
     def _pieces(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
         """The pieces at which heads are asked; the text's first one where they cannot be."""

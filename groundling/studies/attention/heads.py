@@ -30,7 +30,7 @@ from groundling.studies.attention.grounding import (
     Reading,
     halves,
 )
-from groundling.studies.attention.inspected_models import Attended
+from groundling.studies.attention.inspected_models import RegionModel
 from groundling.studies.attention.passes import AttentionPass, read_all
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
@@ -161,7 +161,7 @@ def plan(
     device: torch.device,
 ) -> list[AttentionPass]:
     """The pass, and the one beside the looks of other images; `task` by its name, as other processes are sent it."""
-    attended = Attended(attending, device)
+    attended = RegionModel(attending, device)
     mark = attended.mark(needed(named("tasks", Task, task).mark, "mark", task))
     halves_of = texts.halves(attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]

@@ -177,7 +177,7 @@ def _added(parts: Sequence[np.ndarray]) -> Sums:
     return sums
 
 
-class Looks:
+class ClsAttention:
     """What [CLS] attends to, place by place, mean over heads, of one row of every sample: its pieces, then its regions.
 
     Of a multiple choice that row is the right choice's, see `right_row`.
@@ -284,7 +284,7 @@ def plain(values: np.ndarray) -> Any:
     return _round(values.item()) if np.isfinite(values) else None
 
 
-class Drawn:
+class ImportanceEstimate:
     """The masses of one model, of the data and of resamples: what every number of a table is made from."""
 
     def __init__(self, one: Importance, bootstrap: Bootstrap) -> None:
@@ -334,7 +334,7 @@ def _with_gap(masses: np.ndarray) -> np.ndarray:
     return np.concatenate([masses, (textual - visual)[..., None]], -1)
 
 
-def compared(one: Drawn, other: Drawn) -> dict[str, Any]:
+def compared(one: ImportanceEstimate, other: ImportanceEstimate) -> dict[str, Any]:
     """The second model less the first on the same examples: by layer, over all, and CLIP-TD's two relative changes.
 
     The layers stand side by side if both models have the same ones. Raises InputError if resamples do not pair.

@@ -15,10 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, Encoded, Example, RegionRow, Sample, needed
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Example, RegionRow, Sample, needed
 from groundling.core.errors import InputError, refuse
 from groundling.core.metrics import Metric
-from groundling.core.output_types import Choose, Form, OpenAnswer, Pick, Regress
+from groundling.core.output_types import (
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
 from groundling.core.registry import named
 from groundling.core.rng import generator, seed_of
 from groundling.data.captions.captions import (
@@ -33,8 +39,8 @@ from groundling.data.images import Picture
 from groundling.data.regions.inputs import UNTIED, ImageSources, RegionInputs
 from groundling.data.regions.samples import Mark, Store
 from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import Changed, Samples, TextSamples
-from groundling.models.formats import RegionReader, Student
+from groundling.data.samples import MappedSamples, Samples, TextSamples
+from groundling.models.formats import Encoder, RegionReader
 from groundling.models.heads import load_head, start_lm_head
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.sentence_image import SentenceImage
@@ -54,7 +60,7 @@ from groundling.vision_language.single_stream import SingleStream
 # Any model whose attention is looked at, examples as it reads them, and its controls: other images, random weights.
 
 
-class Attended:
+class RegionModel:
     """A model of text and regions, on its device, and the regions that it reads."""
 
     def __init__(self, config: Attending, device: torch.device) -> None:
@@ -89,7 +95,7 @@ class Attended:
         return pointing if isinstance(self.model, PatchReader) else usual
 
     def samples(self, examples: Sequence[Example], others: bool = False) -> Samples:
-        """Examples as the model reads them; `others`: beside the looks of other images, see `OtherLooks`.
+        """Examples as the model reads them; `others`: beside the looks of other images, see `OtherImageStore`.
 
         Raises InputError if an example has no image, or an image no regions.
         """
@@ -108,7 +114,7 @@ class Attended:
             partner = partners(
                 [image for one in examples for image in one.images], self.config.seed
             )
-            store = OtherLooks(store, partner)
+            store = OtherImageStore(store, partner)
         shown = {image: files[partner.get(image, image)] for image in files}
         samples = self.inputs.samples(texts, model, ImageSources(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
@@ -151,7 +157,7 @@ def partners(images: Sequence[str], seed: int) -> dict[str, str]:
     return {different[one]: different[other] for one, other in zip(order, others, strict=True)}
 
 
-class OtherLooks:
+class OtherImageStore:
     """A store in which every image keeps its boxes and shows what is seen in another image's.
 
     So a caption is read beside as many regions in the same places, whose looks it does not describe: what a head finds
@@ -188,7 +194,7 @@ class OtherLooks:
         return replace(row, features=features)
 
 
-def untrained(model: Student, seed: int = 0) -> Student:
+def untrained(model: Encoder, seed: int = 0) -> Encoder:
     """The model itself with random weights in place of its own, drawn as BERT's are; its CNN, if any, stays.
 
     A control: what such a model's heads find, training has not taught them.
@@ -226,11 +232,11 @@ class Outcome(Protocol):
         """The samples as they are asked."""
         ...
 
-    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, len(names)); NaN where an example has no such number."""
         ...
 
-    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B,), the output that attributions add up to."""
         ...
 
@@ -248,11 +254,11 @@ class MatchOutcome:
         """The samples themselves."""
         return samples
 
-    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 1)."""
         return self.explained(encoded, batch)[:, None]
 
-    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The logit of a match less that of none (B,); of a multiple choice, the mean over choices."""
         logits = self.head.read(encoded, batch)
         return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
@@ -271,7 +277,7 @@ class HiddenWords:
 
     def put(self, samples: Samples) -> Samples:
         """The samples with hidden pieces, at least one each."""
-        return Changed(samples, lambda sample: sample.each_row(self._hidden))
+        return MappedSamples(samples, lambda sample: sample.each_row(self._hidden))
 
     def _hidden(self, row: Sample) -> Sample:
         text = needed(row.text, "text", "a masked LM")
@@ -283,7 +289,7 @@ class HiddenWords:
         labels = np.where(chosen, text.ids, IGNORE)
         return replace(row, text=replace(text, ids=ids)).with_label(self.head.name, labels)
 
-    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 2)."""
         labels = batch.labels[self.head.name]
         logits = self.head.read(encoded, batch).float()
@@ -292,7 +298,7 @@ class HiddenWords:
         right = (logits.argmax(-1) == asked).float()
         return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
 
-    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The mean log-probability (B,) of an example's hidden pieces."""
         return self.values(encoded, batch)[:, 0]
 
@@ -318,14 +324,14 @@ class RightAnswer:
         """Of `metrics` the first that is a mean over examples is told."""
         self.objective = objective
         self.metrics = [one for one in metrics if one.is_mean][:1]
-        first = ERROR if isinstance(objective.form, Regress) else PROBABILITY
+        first = ERROR if isinstance(objective.form, Regression) else PROBABILITY
         self.names = (first, *(one.name for one in self.metrics))
 
     def put(self, samples: Samples) -> Samples:
         """The samples themselves."""
         return samples
 
-    def values(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 1 + metrics)."""
         outputs = self.objective.outputs(encoded, batch)
         labels = batch.labels["label"]
@@ -337,27 +343,27 @@ class RightAnswer:
             columns.append(torch.from_numpy(metric.gained(said, labels.cpu().numpy())))
         return torch.stack(columns, 1)
 
-    def explained(self, encoded: Encoded, batch: Batch) -> Tensor:
+    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The output (B,) of the right answer, before any softmax; of several right regions, their mean."""
         outputs = self.objective.outputs(encoded, batch)
         form = self.objective.form
-        if isinstance(form, Regress):
+        if isinstance(form, Regression):
             return outputs[:, 0]
         weights = _right(outputs, batch.labels["label"], form)
         return (_scores(outputs, form) * weights).sum(1) / weights.sum(1).clamp(min=1)
 
 
-def _scores(outputs: Tensor, form: Form) -> Tensor:
+def _scores(outputs: Tensor, form: OutputType) -> Tensor:
     """One score (B, K) of each answer; of UNITER's two of each choice the right one."""
-    if isinstance(form, Choose) and form.outputs == 2:
+    if isinstance(form, MultipleChoice) and form.outputs == 2:
         return outputs[:, 1::2]
     return outputs
 
 
-def _right(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
+def _right(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
     """1 for answers (B, K) that are right, 0 for others: of soft targets, the best one; all 0 where nothing is."""
     scores = _scores(outputs, form)
-    if isinstance(form, Pick):
+    if isinstance(form, RegionSelection):
         return (labels > 0).to(scores.dtype)
     if isinstance(form, OpenAnswer) and labels.ndim == 3:
         place, credit = labels.unbind(-1)
@@ -369,15 +375,15 @@ def _right(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
     return torch.zeros_like(scores).scatter(1, labels.long()[:, None], 1.0)
 
 
-def right_share(outputs: Tensor, labels: Tensor, form: Form) -> Tensor:
+def right_share(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
     """The right answer's share (B,) of a softmax over answers, whatever the loss was; NaN where nothing is right.
 
-    Of a number (`Regress`) it is minus the squared error.
+    Of a number (`Regression`) it is minus the squared error.
     """
-    if isinstance(form, Regress):
+    if isinstance(form, Regression):
         return -((outputs[:, 0] - labels) ** 2)
     scores = _scores(outputs, form)
-    if isinstance(form, Pick):
+    if isinstance(form, RegionSelection):
         scores = scores.masked_fill(labels < 0, -torch.inf)
     right = _right(outputs, labels, form)
     share = (scores.softmax(-1) * right).sum(1)
@@ -394,7 +400,7 @@ class Subject(Protocol):
     """A model and what it reads."""
 
     model: RegionReader
-    form: Form | None
+    form: OutputType | None
     """Shape of a fine-tuned model's answers."""
     outcome: Outcome | None
     """What it says of an example, as one number; None if it says nothing."""
@@ -404,7 +410,7 @@ class Subject(Protocol):
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> Samples:
-        """Examples as the model reads them; with `partner`, beside the looks of other images (`OtherLooks`)."""
+        """Examples as the model reads them; with `partner`, beside the looks of other images (`OtherImageStore`)."""
         ...
 
 
@@ -416,8 +422,8 @@ def subject_of(
     `trust`: objects of the user's own that a fine-tuned model's folder may ask for.
     """
     if is_fine_tuned(config.model):
-        return FineTuned(config, device, trust)
-    return PreTrained(config, asked, device)
+        return FineTunedSubject(config, device, trust)
+    return PretrainedSubject(config, asked, device)
 
 
 def is_fine_tuned(source: str) -> bool:
@@ -427,7 +433,7 @@ def is_fine_tuned(source: str) -> bool:
 
 
 def match_head(
-    model: Student, folder: str | Path, device: torch.device | str
+    model: Encoder, folder: str | Path, device: torch.device | str
 ) -> MatchOutcome | None:
     """The head that `pretrain` left beside a model, if it did: it tells whether text and image match."""
     head = SentenceImage(model.sizes)
@@ -436,19 +442,19 @@ def match_head(
     return MatchOutcome(head.to(device).eval())
 
 
-class PreTrained:
+class PretrainedSubject:
     """A model as `pretrain` leaves it, with the head that tells a match, or hidden words."""
 
     def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
         """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
-        self.attended = Attended(config, device)
+        self.attended = RegionModel(config, device)
         if isinstance(self.attended.model, Lxmert):
             raise InputError(
                 f"{config.model}: the importance of modalities is not defined for a model of two streams: "
                 "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
             )
         self.model: RegionReader = self.attended.model
-        self.form: Form | None = None
+        self.form: OutputType | None = None
         self.notes: list[str] = []
         folder = Path(config.model)
         self.outcome: Outcome | None = None
@@ -476,11 +482,11 @@ class PreTrained:
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
     ) -> Samples:
-        """As `Attended` puts them."""
+        """As `RegionModel` puts them."""
         return self.attended.samples(examples, others=partner is not None)
 
 
-class FineTuned:
+class FineTunedSubject:
     """A model as `finetune` leaves it, asked as in its training run's evaluation."""
 
     def __init__(self, config: Attending, device: torch.device, trust: Sequence[str] = ()) -> None:
@@ -498,7 +504,7 @@ class FineTuned:
         if config.untrained:
             untrained(student, config.seed)
         self.model: RegionReader = student.to(device).eval()
-        self.form: Form | None = self.fitted.form
+        self.form: OutputType | None = self.fitted.form
         self.task = self.fitted.task()
         self.outcome: Outcome | None = RightAnswer(self.fitted.objective, self.task.metrics)
         self.notes = self.fitted.notes
@@ -513,7 +519,7 @@ class FineTuned:
         refuse([f"{image}: {fault}" for image, fault in seen.faults.items()])
         if partner is not None and seen.store is not None:
             photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
-            seen = replace(seen, store=OtherLooks(seen.store, partner), photos=photos)
+            seen = replace(seen, store=OtherImageStore(seen.store, partner), photos=photos)
         return self.fitted.samples(examples, seen, self.task.mark)
 
 
@@ -558,7 +564,7 @@ def examples_of(
     Raises InputError if the data is missing or malformed, or an example has no image.
     """
     notes: list[str] = []
-    if isinstance(subject, FineTuned) and not task:
+    if isinstance(subject, FineTunedSubject) and not task:
         _, parts = labelled_parts(subject.fitted, data, split, asking, label, subject.sight)
         examples = next(iter(parts.values()))
     elif task:
@@ -577,7 +583,7 @@ def examples_of(
 def _of_captions(told: Captions, subject: Subject, folder: str) -> list[Example]:
     """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
     images = told.images
-    store = subject.attended.store if isinstance(subject, PreTrained) else None
+    store = subject.attended.store if isinstance(subject, PretrainedSubject) else None
     if store is None and folder:
         found = find_images(images, folder, told.path)
         images = [*found.images, *found.missing]

@@ -19,14 +19,14 @@ from groundling.runs.report import TableRow, counted, table
 from groundling.runs.run import Run
 from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.attribution import CLOSE, COMPLETE, Ablation, Explained
+from groundling.studies.attention.attribution import CLOSE, COMPLETE, Ablation, AttributionPass
 from groundling.studies.attention.commands import Attending, ModalityConfig
 from groundling.studies.attention.importance import (
     KINDS,
     Bootstrap,
-    Drawn,
+    ClsAttention,
     Importance,
-    Looks,
+    ImportanceEstimate,
     Query,
     compared,
 )
@@ -131,7 +131,7 @@ class _Analysis:
             "difference": self._difference(drawn),
         }
 
-    def _difference(self, drawn: Sequence[Drawn]) -> Told | None:
+    def _difference(self, drawn: Sequence[ImportanceEstimate]) -> Told | None:
         if len(drawn) < 2:
             return None
         one, other = drawn
@@ -160,10 +160,10 @@ class _Model:
         self.examples = examples
         self.few = few
         self.masses = Importance(query)
-        self.looks = Looks()
+        self.looks = ClsAttention()
         self.passes: list[Pass] = [self._look(self.masses, examples)]
         self.ablation: Ablation | None = None
-        self.explained: Explained | None = None
+        self.explained: AttributionPass | None = None
         self.unexplained = ""
         """Why its answers cannot be explained, if that was asked for."""
         self.notes: list[str] = []
@@ -194,7 +194,7 @@ class _Model:
         def samples() -> Samples:
             return outcome.put(self.subject.samples(self.few))
 
-        self.explained = Explained(model, outcome, samples, self.attending.at_once, points)
+        self.explained = AttributionPass(model, outcome, samples, self.attending.at_once, points)
         self.passes.append(self.explained)
 
     def look_closer(self) -> None:
@@ -215,11 +215,11 @@ class _Model:
         pieces = counted(self.masses.dropped, "piece")
         return [f"{pieces} cut off from texts that did not fit (--max-length)"]
 
-    def importance(self, bootstrap: Bootstrap) -> Drawn:
+    def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
         """Its masses, with resamples; raises InputError if there are none."""
         if not self.masses.layers.numbers:
             raise InputError("no layer of this model attends to text and regions alike")
-        return Drawn(self.masses, bootstrap)
+        return ImportanceEstimate(self.masses, bootstrap)
 
     def about(self, numbers: Told, bootstrap: Bootstrap, bootstrap_of_few: Bootstrap) -> Told:
         """What `result.json` says of it; `numbers` are those of its attention."""

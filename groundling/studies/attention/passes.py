@@ -21,7 +21,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import Samples
 from groundling.data.shards import ProcessRank
 from groundling.models.attention import AttentionMap
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.runs.jobs import Job, check_starts, run_jobs
 from groundling.runs.progress import followed
 
@@ -172,7 +172,7 @@ class Pass(Protocol):
 
 
 def batches_of(
-    model: Student, samples: Samples, part: ProcessRank, batch: int
+    model: Encoder, samples: Samples, part: ProcessRank, batch: int
 ) -> Iterator[tuple[Batch, list[Sample], list[int]]]:
     """Batches of a process's share on the model's device, their samples and those's numbers.
 
@@ -197,7 +197,7 @@ class AttentionPass:
 
     def __init__(
         self,
-        model: Student,
+        model: Encoder,
         samples: Callable[[], Samples],
         consumers: Sequence[Consumer],
         batch: int = BATCH,
@@ -225,7 +225,7 @@ class AttentionPass:
             consumer.merge([part[place] for part in parts])
 
 
-def _tell(model: Student, seen: AttentionBatch, consumers: Sequence[Consumer]) -> None:
+def _tell(model: Encoder, seen: AttentionBatch, consumers: Sequence[Consumer]) -> None:
     """One forward pass, of which consumers are told."""
 
     def watch(one: AttentionMap) -> None:

@@ -12,7 +12,7 @@ from groundling.core.batch import Sample, needed
 from groundling.data.text.keywords import select
 from groundling.data.text.words import spans
 from groundling.studies.attention.attribution import ranks_agree
-from groundling.studies.attention.importance import Bootstrap, Looks, right_row, told
+from groundling.studies.attention.importance import Bootstrap, ClsAttention, right_row, told
 from groundling.teachers.clip import ClipTeacher
 from groundling.teachers.clip_parts import text_of
 
@@ -81,7 +81,7 @@ class WordAttention(NamedTuple):
 
     rows: Sequence[Sample]
     """The texts as it reads them."""
-    looks: Looks
+    looks: ClsAttention
     """What it looked at in them."""
 
     def attentions(self, worths: Sequence[Worth]) -> list[np.ndarray]:

@@ -56,7 +56,7 @@ from groundling.studies.attention.grounding import (
     PhraseStatus,
     halves,
 )
-from groundling.studies.attention.inspected_models import Attended
+from groundling.studies.attention.inspected_models import RegionModel
 from groundling.studies.attention.passes import AttentionPass, Sums, read_all
 from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, Caption, captions
 from groundling.tasks.flickr_entities import EntityPhrase as Entity
@@ -81,7 +81,7 @@ TABLE_2: dict[str, End] = {
 
 
 @dataclass(frozen=True)
-class Parsed:
+class ParsedCaption:
     """A caption with its parse."""
 
     caption: Caption
@@ -102,10 +102,10 @@ class Arc:
     """Number of the other word in the parse."""
 
 
-class Matched(NamedTuple):
+class MatchedParses(NamedTuple):
     """Captions with their parses, and what found none."""
 
-    parsed: list[Parsed]
+    parsed: list[ParsedCaption]
     """In the order of the captions."""
     unparsed: list[str]
     """Ids of captions without a parse."""
@@ -115,7 +115,7 @@ class Matched(NamedTuple):
     """Sentences that name another caption or image, or are of no caption here."""
 
 
-def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme) -> Matched:
+def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme) -> MatchedParses:
     """Each caption's parse, its labels those of `scheme`.
 
     A parse whose id is IMAGE#NUMBER is that caption's; one that names an image, that of its caption with these words;
@@ -127,7 +127,7 @@ def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme
     for caption in captions:
         by_text[characters(caption.text)].append(caption)
         by_image[caption.image].append(caption)
-    found: dict[str, Parsed] = {}
+    found: dict[str, ParsedCaption] = {}
     unaligned = []
     elsewhere = 0
     # Those that name their caption go before those that only have its words.
@@ -146,15 +146,15 @@ def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme
                 continue
             fits = True
             if caption.id not in found:
-                found[caption.id] = Parsed(caption, relabelled(parse.words, scheme), spans)
+                found[caption.id] = ParsedCaption(caption, relabelled(parse.words, scheme), spans)
         if candidates and not fits:
             unaligned.append(f"{parse.where}: {' '.join(parse.tokens)[:60]!r}")
     parsed = [found[caption.id] for caption in captions if caption.id in found]
     unparsed = [caption.id for caption in captions if caption.id not in found]
-    return Matched(parsed, unparsed, unaligned, elsewhere)
+    return MatchedParses(parsed, unparsed, unaligned, elsewhere)
 
 
-def arcs_of(one: Parsed, other_phrases: bool = False) -> tuple[list[Arc], Counter[str]]:
+def arcs_of(one: ParsedCaption, other_phrases: bool = False) -> tuple[list[Arc], Counter[str]]:
     """The arcs at the words that a caption's phrases with boxes hang by, and what was passed by.
 
     Those inside a phrase count too. `other_phrases`: so do those whose other end is in another phrase with boxes, which
@@ -214,10 +214,10 @@ class ArcQuestions(NamedTuple):
         return halves([one.images[0] for one in self.examples], seed)
 
 
-def questions(parsed: Sequence[Parsed], other_phrases: bool = False) -> ArcQuestions:
+def questions(parsed: Sequence[ParsedCaption], other_phrases: bool = False) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
     told: Counter[str] = Counter()
-    of_captions: list[tuple[Parsed, list[Arc]]] = []
+    of_captions: list[tuple[ParsedCaption, list[Arc]]] = []
     for one in parsed:
         arcs, passed_by = arcs_of(one, other_phrases)
         told += passed_by
@@ -235,7 +235,7 @@ def questions(parsed: Sequence[Parsed], other_phrases: bool = False) -> ArcQuest
     return ArcQuestions(examples, phrases, relations, names, told)
 
 
-def _asked(one: Parsed, arc: Arc) -> PhraseSpan:
+def _asked(one: ParsedCaption, arc: Arc) -> PhraseSpan:
     start, stop = one.spans[arc.other].tolist()
     caption = one.caption
     gold = Gold(PROTOCOLS[PROTOCOL](arc.phrase.boxes), caption.size)
@@ -402,7 +402,7 @@ def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> 
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
-def _check_parsed(found: Matched, parses: str, count: int, other_images: bool) -> None:
+def _check_parsed(found: MatchedParses, parses: str, count: int, other_images: bool) -> None:
     """Raises InputError if none of `count` captions has a parse, or there is no other image for the control."""
     if not found.parsed:
         what = found.unaligned or [f"{parses} has no sentence of their words"]
@@ -423,7 +423,7 @@ def plan(
     attending: Attending, asked: ArcQuestions, other_images: bool, device: torch.device
 ) -> list[AttentionPass]:
     """The pass, and the one beside the looks of other images."""
-    attended = Attended(attending, device)
+    attended = RegionModel(attending, device)
     half_of = asked.halves(attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
     mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
@@ -435,7 +435,7 @@ def plan(
     return looks
 
 
-def _too_rare(least_arcs: int, rare: Mapping[str, int], found: Matched) -> str:
+def _too_rare(least_arcs: int, rare: Mapping[str, int], found: MatchedParses) -> str:
     """That no relation has arcs enough, as an error says it."""
     most = max(rare, key=lambda name: rare[name], default="")
     least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
@@ -490,7 +490,9 @@ def _without(report: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
-def _counts(captions: int, matched: Matched, asked: ArcQuestions, look: Arcs) -> dict[str, int]:
+def _counts(
+    captions: int, matched: MatchedParses, asked: ArcQuestions, look: Arcs
+) -> dict[str, int]:
     facts = look.result().facts
     states = Counter(facts.state.tolist())
     told = asked.told
@@ -523,7 +525,10 @@ TOLD_OF = {
 
 
 def _notes(
-    counts: dict[str, int], matched: Matched, relations: Sequence[dict[str, Any]], active: float
+    counts: dict[str, int],
+    matched: MatchedParses,
+    relations: Sequence[dict[str, Any]],
+    active: float,
 ) -> list[str]:
     notes = [
         f"{counted(counts[name], noun)} {why}"

@@ -12,10 +12,22 @@ import numpy as np
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, naming, refuse
-from groundling.core.output_types import Choose, Classify, Form, OpenAnswer, Regress
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    Regression,
+)
 from groundling.core.registry import named
 from groundling.data.tables import read_json_lines
-from groundling.prediction.predictions import FILE, Agreement, Said, probabilities, read_predictions
+from groundling.prediction.predictions import (
+    FILE,
+    Agreement,
+    ExamplePrediction,
+    probabilities,
+    read_predictions,
+)
 from groundling.runs.folder import (
     RESULT,
     check_run_of,
@@ -82,7 +94,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
 def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
     """The task, the members' folders, and the splits that all of them predicted."""
     task = named("tasks", Task, config.task).at(Path(config.data))
-    if not isinstance(task.form, Classify | OpenAnswer | Regress):
+    if not isinstance(task.form, Classification | OpenAnswer | Regression):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
     members = [member for run in config.runs for member in members_of(run, config.task)]
     if len(members) < 2:
@@ -159,24 +171,26 @@ def averaged(task: Task, folder: Path, split: str, files: Sequence[Path]) -> Sco
     )
 
 
-def _mean_of(members: Mapping[Path, Mapping[str, Said]], name: str, form: Form) -> Said:
+def _mean_of(
+    members: Mapping[Path, Mapping[str, ExamplePrediction]], name: str, form: OutputType
+) -> ExamplePrediction:
     """What the members say of one example together."""
     of_members = []
     for path, said in members.items():
         with naming(f"{path}, {name}"):
             of_members.append(probabilities(said[name], form))
     mean = np.mean(of_members, axis=0)
-    if isinstance(form, Regress):
-        return Said(float(mean[0]), mean)
+    if isinstance(form, Regression):
+        return ExamplePrediction(float(mean[0]), mean)
     # Two scores a choice (UNITER) are one probability here, which `form.predict` would not expect.
-    best = int(mean.argmax() if isinstance(form, Choose) else form.predict(mean[None])[0])
+    best = int(mean.argmax() if isinstance(form, MultipleChoice) else form.predict(mean[None])[0])
     outputs = np.log(np.maximum(mean, LEAST))
     if len(mean) <= MANY:
-        return Said(best, outputs)
-    return Said(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
+        return ExamplePrediction(best, outputs)
+    return ExamplePrediction(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
 
 
-def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, Said]) -> None:
+def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, ExamplePrediction]) -> None:
     """Raises InputError naming the first example of the data that a file lacks, or has beyond them."""
     absent = [name for name in names if name not in said]
     refuse([f"{path}: no prediction for {name}; other data, or cut off?" for name in absent])

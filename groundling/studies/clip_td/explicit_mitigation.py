@@ -20,7 +20,7 @@ from groundling.studies.clip_td.lines import (
     PARTS,
     WORD,
     Part,
-    Shifted,
+    ShiftedFile,
     Text,
     VcrLine,
     content,
@@ -450,9 +450,9 @@ class Editor:
         self.least = least
         self.longest = longest
 
-    def shifted(self, lines: Sequence[VcrLine]) -> Shifted:
+    def shifted(self, lines: Sequence[VcrLine]) -> ShiftedFile:
         """Every line, its choices edited."""
-        out = Shifted()
+        out = ShiftedFile()
         edited = list(lines)
         notes: dict[tuple[str, Part, int], Any] = {}
         for part in PARTS:

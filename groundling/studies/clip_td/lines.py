@@ -71,7 +71,7 @@ class VcrLine:
 
 
 @dataclass
-class Shifted:
+class ShiftedFile:
     """What a shift made of a file."""
 
     lines: list[VcrLine] = field(default_factory=list)

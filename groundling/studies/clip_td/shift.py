@@ -21,7 +21,7 @@ from groundling.studies.clip_td.explicit_mitigation import Editor, WordNet, word
 from groundling.studies.clip_td.lines import (
     Lemma,
     Part,
-    Shifted,
+    ShiftedFile,
     VcrLine,
     link_beside,
     measured,
@@ -175,10 +175,10 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
 
 def _edited(
     config: ShiftConfig, lines: list[VcrLine], run: Run, wordnet: WordNet | None
-) -> Shifted:
+) -> ShiftedFile:
     """The lines as a kind other than IM makes them."""
     if config.protocol == "none":
-        return Shifted(lines, lines)
+        return ShiftedFile(lines, lines)
     if config.protocol == "em" and wordnet is not None:
         return Editor(wordnet, config.least, config.longest).shifted(lines)
     if config.protocol in ("advtop", "keeptop"):
@@ -223,7 +223,7 @@ def _attacked(
 
 def _implicit(
     config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemma
-) -> tuple[Shifted, dict[str, Any]]:
+) -> tuple[ShiftedFile, dict[str, Any]]:
     """The IM evaluation set; its two groups in folders of their own, with their overlaps."""
     path = Path(config.predictions)
     told = text_only_run(path)
@@ -240,4 +240,4 @@ def _implicit(
             write_lines(folder / name, config.split, some)
             link_beside(Path(config.data), folder / name)
             told[name] = measured(some, lemma)
-    return Shifted(by_group.kept, by_group.kept), told
+    return ShiftedFile(by_group.kept, by_group.kept), told

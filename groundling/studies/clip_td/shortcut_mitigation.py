@@ -27,7 +27,7 @@ from groundling.models.heads import load_head
 from groundling.models.text import TextEncoder
 from groundling.objectives.supervised import Supervised
 from groundling.runs.folder import check_run_of, finished
-from groundling.studies.clip_td.lines import MASK, PARTS, Part, Shifted, Text, VcrLine
+from groundling.studies.clip_td.lines import MASK, PARTS, Part, ShiftedFile, Text, VcrLine
 from groundling.tasks import Task
 from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Token, render
 from groundling.vision_language.loading import load_student
@@ -86,9 +86,9 @@ def plural(line: VcrLine, legacy: bool = False) -> Edit | None:
     return edit
 
 
-def shifted_by_rules(lines: Sequence[VcrLine], rules: Sequence[Rule]) -> Shifted:
+def shifted_by_rules(lines: Sequence[VcrLine], rules: Sequence[Rule]) -> ShiftedFile:
     """The lines to which one of the rules applies, the first one, edited by it."""
-    out = Shifted()
+    out = ShiftedFile()
     for line in lines:
         edits = (rule(line) for rule in rules)
         edit = next((one for one in edits if one is not None), None)
@@ -97,7 +97,7 @@ def shifted_by_rules(lines: Sequence[VcrLine], rules: Sequence[Rule]) -> Shifted
     return out
 
 
-def _edited(line: VcrLine, edit: Edit, out: Shifted) -> VcrLine:
+def _edited(line: VcrLine, edit: Edit, out: ShiftedFile) -> VcrLine:
     """The line with both parts edited; counts the choices that stay."""
     new = line
     for part in PARTS:
@@ -219,7 +219,7 @@ def to_hide(losses: Sequence[float], keep: int = 0) -> set[int]:
 
 def masked_by_losses(
     lines: Sequence[VcrLine], losses: Mapping[str, Losses], keep: int = 0
-) -> Shifted:
+) -> ShiftedFile:
     """Every line with its choices masked by the losses of its annot_id; `keep` 0: AdvTop-1.
 
     A choice that holds a [MASK] was masked before and stays, so an edited file comes back as it was.
@@ -229,7 +229,7 @@ def masked_by_losses(
     """
     absent = [line.item.id for line in lines if line.item.id not in losses]
     refuse([f"no losses of {name}" for name in absent])
-    out = Shifted()
+    out = ShiftedFile()
     for line in lines:
         new = line
         for part, of_choices in losses[line.item.id].items():

@@ -17,17 +17,17 @@ import numpy as np
 from groundling.core.batch import Example
 from groundling.core.errors import InputError, naming
 from groundling.core.metrics import collapsed
-from groundling.core.output_types import Choose, Classify, OpenAnswer
+from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.registry import named
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.samples import rows_of, thinned
 from groundling.prediction.similarity import (
     BATCH,
-    ByCosine,
-    ByMatchHead,
+    CosineMatcher,
     Matcher,
     Matches,
+    MatchHeadMatcher,
     finite,
     same_for_same,
 )
@@ -71,7 +71,7 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     answered = [config.split] if config.split else list(task.dev)
     read = [*answered, *([task.train] if config.fit == "train" else [])]  # clusters are of it
     inputs = _looks_at(config, task, read)  # a mistake in --regions is told before any data is read
-    work = _Answering(config, task, kind, run, inputs, read)
+    work = _ZeroShotModel(config, task, kind, run, inputs, read)
     place = run.folder / SEED
     with disk_errors(place):
         place.mkdir(exist_ok=True)
@@ -92,11 +92,11 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
 
 def _kind(task: Task) -> Kind:
     """What is asked; raises InputError where a similarity of text and image decides nothing."""
-    if isinstance(task.form, Choose):
+    if isinstance(task.form, MultipleChoice):
         return "choices"
     if isinstance(task.form, OpenAnswer):
         return "answers"
-    if isinstance(task.form, Classify) and set(task.form.labels) == set(RISING):
+    if isinstance(task.form, Classification) and set(task.form.labels) == set(RISING):
         return "classes"
     raise InputError(
         f"zero-shot: no rule makes answers to {task.name} of similarities; there are rules for choices, for "
@@ -146,7 +146,7 @@ def _scored(
     return scores
 
 
-class _Answering:
+class _ZeroShotModel:
     """A model at a task; what is to be told of the answers beside their scores gathers in `told`."""
 
     def __init__(
@@ -165,10 +165,10 @@ class _Answering:
         self.match: Matcher
         if inputs is not None:
             device = run.state.device
-            self.match = ByMatchHead(config.model, inputs, read, device, config.max_length)
+            self.match = MatchHeadMatcher(config.model, inputs, read, device, config.max_length)
         else:
             cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
-            self.match = ByCosine(config.model, config.shown.images, run.state.device, cache)
+            self.match = CosineMatcher(config.model, config.shown.images, run.state.device, cache)
         self.told["measure"] = self.match.measure
         if kind == "choices":
             self.told["protocol"] = config.protocol
@@ -181,11 +181,11 @@ class _Answering:
             self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
         with naming(f"zero-shot, {split}"):
             form = self.task.form
-            if isinstance(form, Choose):
+            if isinstance(form, MultipleChoice):
                 return self._chosen(split, examples)
-            if isinstance(form, Classify):
+            if isinstance(form, Classification):
                 return self._classified(split, examples, form)
-            if isinstance(form, OpenAnswer) and isinstance(self.match, ByCosine):
+            if isinstance(form, OpenAnswer) and isinstance(self.match, CosineMatcher):
                 return self._prompted(split, examples, form, self.match)
             raise InputError(f"no rule makes answers to {self.task.name} of similarities")
 
@@ -207,7 +207,7 @@ class _Answering:
         self._tell_alike(split, alike, len(examples), "choices")
         return self._scores(examples, scores, choose(scores))
 
-    def _classified(self, split: str, examples: Sequence[Example], form: Classify) -> Scores:
+    def _classified(self, split: str, examples: Sequence[Example], form: Classification) -> Scores:
         """The class whose centre is nearest, of three clusters of the similarities; no label is read."""
         found = self.match.on_a_line(self._matched(split, examples).scores)
         clusters = self._clusters(found)
@@ -230,7 +230,7 @@ class _Answering:
         return self.fitted
 
     def _prompted(
-        self, split: str, examples: Sequence[Example], form: OpenAnswer, match: ByCosine
+        self, split: str, examples: Sequence[Example], form: OpenAnswer, match: CosineMatcher
     ) -> Scores:
         """The answer whose prompt fits the image best; equal questions share their prompts.
 
@@ -261,7 +261,7 @@ class _Answering:
         return self._scores(examples, outputs, predictions, likely)
 
     def _table(
-        self, question: str, answers: Sequence[str], match: ByCosine
+        self, question: str, answers: Sequence[str], match: CosineMatcher
     ) -> tuple[np.ndarray, list[int]]:
         """Embeddings (K, E) of a question's prompts, those that are read alike once, and each answer's row of them.
 

@@ -128,7 +128,7 @@ class _FilledPrompt(NamedTuple):
     filled: TextSpan
 
 
-class _Masked(NamedTuple):
+class _MaskedPrompt(NamedTuple):
     """A question as the model reads it."""
 
     row: TextRow
@@ -191,7 +191,9 @@ def _questions(facts: Sequence[VisualFact]) -> list[_FilledPrompt]:
     return questions
 
 
-def _mask(questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int) -> list[_Masked]:
+def _mask(
+    questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int
+) -> list[_MaskedPrompt]:
     parts = [question.filled for question in questions]
     text_input, _ = text.inputs(max_length)
     masked = []
@@ -199,12 +201,12 @@ def _mask(questions: Sequence[_FilledPrompt], text: TextEncoder, max_length: int
         row = needed(sample.text, "text", "masked LM")
         inside = pieces_of(part, row)
         ids = np.where(inside, text.tokenizer.mask_token_id, row.ids)
-        masked.append(_Masked(replace(row, ids=ids), row.ids[inside]))
+        masked.append(_MaskedPrompt(replace(row, ids=ids), row.ids[inside]))
     return masked
 
 
 def _log_probabilities(
-    text: TextEncoder, head: LMHead, masked: Sequence[_Masked]
+    text: TextEncoder, head: LMHead, masked: Sequence[_MaskedPrompt]
 ) -> Iterator[tuple[list[int], np.ndarray]]:
     """Numbers of questions that share a masked sentence, and its log-probabilities (masks, vocabulary)."""
     device = PartialState().device
@@ -220,7 +222,7 @@ def _log_probabilities(
             yield numbers, logits.float().log_softmax(-1).cpu().numpy()
 
 
-def _sharing(masked: Sequence[_Masked]) -> list[list[int]]:
+def _sharing(masked: Sequence[_MaskedPrompt]) -> list[list[int]]:
     """Numbers of questions with the same masked sentence: options of a prompt that have as many pieces."""
     same: dict[bytes, list[int]] = {}
     for number, question in enumerate(masked):
@@ -229,7 +231,7 @@ def _sharing(masked: Sequence[_Masked]) -> list[list[int]]:
 
 
 def _piece_notes(
-    questions: Sequence[_FilledPrompt], masked: Sequence[_Masked], text: TextEncoder
+    questions: Sequence[_FilledPrompt], masked: Sequence[_MaskedPrompt], text: TextEncoder
 ) -> Notes:
     several = set()
     unknown = set()

@@ -16,7 +16,13 @@ from groundling.core.errors import InputError
 from groundling.data.images import stem
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.tables import read_json_lines
-from groundling.prediction.similarity import ByCosine, ByMatchHead, Matcher, finite, same_for_same
+from groundling.prediction.similarity import (
+    CosineMatcher,
+    Matcher,
+    MatchHeadMatcher,
+    finite,
+    same_for_same,
+)
 from groundling.runs.folder import json_text, whole_file
 from groundling.runs.progress import say_notes
 from groundling.runs.report import table
@@ -133,10 +139,10 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
     if config.shown.regions and (source == config.model or is_single_stream(source)):
         regions = RegionInput(**vars(config.shown))
         looks_at = RegionInputs(regions, what="split of Winoground")
-        return ByMatchHead(source, looks_at, [TEST], device, config.max_length)
+        return MatchHeadMatcher(source, looks_at, [TEST], device, config.max_length)
     folder = Path(config.data)
     beside = (folder.parent if folder.name == FILE else folder) / "images"
-    return ByCosine(source, config.shown.images or str(beside), device, FeatureCache(kept))
+    return CosineMatcher(source, config.shown.images or str(beside), device, FeatureCache(kept))
 
 
 def _found(source: str, match: Matcher, examples: Sequence[Winoground]) -> _PairScores:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from groundling.command_line import Command
-from groundling.runs.outputs import Nothing
+from groundling.runs.outputs import NoOutput
 from groundling.settings.fields import Settings, needed
 
 
@@ -28,7 +28,7 @@ INFO = Command(
     title="Papers: their models",
     example="groundling info xdbert-bert-base",
     common="name json",
-    leaves=Nothing(),
+    leaves=NoOutput(),
     positional=("--name",),
     speaks=True,
 )

@@ -31,9 +31,9 @@ from groundling.runs.progress import Work
 from groundling.studies.papers.commands import InfoConfig
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import JOIN
-from groundling.vision_language.uniter import UniterJoin
-from groundling.vision_language.visualbert import VisualBertJoin
-from groundling.vision_language.vlbert import VLBertJoin
+from groundling.vision_language.uniter import UniterEmbeddings
+from groundling.vision_language.visualbert import VisualBertEmbeddings
+from groundling.vision_language.vlbert import VLBertEmbeddings
 
 LARGE: dict[str, Any] = {
     "hidden_size": 1024,
@@ -55,7 +55,7 @@ def _electra(**sizes: Any) -> ElectraModel:
 
 def _visualbert(**sizes: Any) -> dict[str, nn.Module]:
     bert = BertModel(BertConfig(**sizes))
-    return {"bert": bert, "join": VisualBertJoin(bert)}
+    return {"bert": bert, "join": VisualBertEmbeddings(bert)}
 
 
 def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
@@ -66,7 +66,7 @@ def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
     regions = nn.Sequential(nn.Linear(width, width), nn.GELU(), nn.Linear(width, 1601))
     return {
         "bert": bert,
-        "join": VLBertJoin(bert),
+        "join": VLBertEmbeddings(bert),
         "word head": LMHead(width, (words, width)),
         "region head": regions,
     }
@@ -74,7 +74,7 @@ def _vlbert(**sizes: Any) -> dict[str, nn.Module]:
 
 def _uniter(**sizes: Any) -> dict[str, nn.Module]:
     bert = BertModel(BertConfig(vocab_size=28996, **sizes))  # cased
-    return {"bert": bert, "join": UniterJoin(bert)}
+    return {"bert": bert, "join": UniterEmbeddings(bert)}
 
 
 PRESETS: dict[str, Callable[[], dict[str, nn.Module]]] = {

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun, Written
+from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
     Input,
     Settings,
@@ -71,7 +71,7 @@ DATA_WORLD = Command(
     example="groundling data world --out runs/world",
     common="seed scenes sentences stated",
     speaks=True,
-    leaves=Written(("world.json*",)),
+    leaves=OutputFile(("world.json*",)),
 )
 
 
@@ -96,7 +96,7 @@ DATA_TASKS = Command(
     example="groundling data tasks --out runs/vision",
     common="train held shortcut world.seed",
     speaks=True,
-    leaves=Written(("tasks.json*",)),
+    leaves=OutputFile(("tasks.json*",)),
 )
 
 
@@ -117,7 +117,7 @@ class ProbeConfig(Settings):
     max_length: Annotated[int, at_least(0)] = 32
     """Pieces per sentence."""
     kind: str = ""
-    """MODULE:NAME of a `Kind` of your own that loads --model; empty: it is told from the folder."""
+    """MODULE:NAME of a `ModelFormat` of your own that loads --model; empty: it is told from the folder."""
 
 
 PROBING = TrainConfig(steps=1000, lr=5e-4, warmup=0.1, weight_decay=0.0, log_every=50)

@@ -24,7 +24,7 @@ from groundling.core.errors import InputError
 from groundling.data.samples import TextSamples
 from groundling.data.tables import columns_of, read_tsv
 from groundling.data.text.words import spans
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.runs.run import Run, RunPart
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import ProbeConfig
@@ -343,7 +343,7 @@ def _words_of(sentence: str, noun: str) -> range:
 
 
 @torch.no_grad()
-def noun_states(model: Student, rows: Rows, max_length: int = 32) -> np.ndarray:
+def noun_states(model: Encoder, rows: Rows, max_length: int = 32) -> np.ndarray:
     """The model's last states at each noun, averaged over its pieces: (nouns, D).
 
     Raises InputError for a model without states of the text's pieces, or a noun beyond `max_length`.

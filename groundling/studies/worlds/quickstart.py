@@ -399,7 +399,7 @@ ADAPTER = AdaptConfig(max_length=32)
 
 
 @dataclass(frozen=True)
-class Probing:
+class ProbePlan:
     """How some questions are put to every arm."""
 
     questions: tuple[str, ...]
@@ -415,9 +415,9 @@ SHORT_TEACHING = replace(TEACHING, steps=600)
 PROBES = {
     # By then the training loss of arms that see is below .2; at 250 steps it had just left its plateau. The default of
     # `groundling probe`, 1,000 steps, gives .02 to .03 more, for which five minutes on two cores are too short.
-    "odd": Probing(("odd",), seeds=3, steps=500),
-    "truth": Probing(("truth",), seeds=3, steps=250),  # no better at 500 or 1,000
-    "text": Probing(("category", "order"), seeds=1, steps=250),
+    "odd": ProbePlan(("odd",), seeds=3, steps=500),
+    "truth": ProbePlan(("truth",), seeds=3, steps=250),  # no better at 500 or 1,000
+    "text": ProbePlan(("category", "order"), seeds=1, steps=250),
 }
 """What is asked of every arm, by the name of its folder."""
 SHORT_PROBES = {
@@ -509,7 +509,7 @@ class _QuickstartPlan:
         return list(ARMS) if self.config.full else SHORT_ARMS
 
     @property
-    def probes(self) -> Mapping[str, Probing]:
+    def probes(self) -> Mapping[str, ProbePlan]:
         """What is asked of each, by the name of its folder."""
         return PROBES if self.config.full else SHORT_PROBES
 

@@ -22,7 +22,7 @@ from groundling.commands.sweep.schema import SweepSource, slug
 from groundling.commands.teach import COMMAND as TEACH
 from groundling.commands.teach import TEACHING, TeachConfig
 from groundling.core.errors import InputError, check_known
-from groundling.core.output_types import Classify, Form
+from groundling.core.output_types import Classification, OutputType
 from groundling.core.rng import seed_of
 from groundling.data.regions.store import RegionStore
 from groundling.data.regions.stores import SeveralStores
@@ -85,7 +85,7 @@ def stand_in(
 
     A stand-in that an earlier call has made is used again. Raises InputError for a kind that there is none of.
     """
-    shelf = _Shelf(folder, {source.kind for source in sources})
+    shelf = _StandInCache(folder, {source.kind for source in sources})
     found = {}
     notes = []
     for source in sources:
@@ -107,7 +107,7 @@ def stand_in(
 STAND_INS = StandIns("rendered world", stand_in)
 
 
-class _Shelf:
+class _StandInCache:
     """Stand-ins, made when they are first asked for."""
 
     def __init__(self, folder: Path, kinds: Collection[str]) -> None:
@@ -306,8 +306,10 @@ def _write_glue(reader: GlueLayout, said: Iterator[str], path: Path) -> None:
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
-def _label(form: Form, number: int) -> str:
-    labels = form.labels if isinstance(form, Classify) else [str(value / 2) for value in range(10)]
+def _label(form: OutputType, number: int) -> str:
+    labels = (
+        form.labels if isinstance(form, Classification) else [str(value / 2) for value in range(10)]
+    )
     return labels[number % len(labels)]
 
 

@@ -11,11 +11,11 @@ from pathlib import Path
 from groundling.core.batch import Example
 from groundling.core.errors import check_known, check_some
 from groundling.core.metrics import ACCURACY
-from groundling.core.output_types import Classify
+from groundling.core.output_types import Classification
 from groundling.data.tables import read_tsv
 from groundling.tasks import Task
 
-TRUE_FALSE = Classify(("0", "1"))
+TRUE_FALSE = Classification(("0", "1"))
 
 
 TRAIN = "_train.tsv"

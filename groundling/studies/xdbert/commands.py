@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Inputs, ResumableRun, Written
+from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import Input, Settings, at_least, needed, unnested
 from groundling.settings.inputs import CaptionReading
 
@@ -84,7 +84,7 @@ DATA_COUNTS = Command(
     example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "
     "--out counts.json",
     common="captions tokenizer",
-    leaves=Written(),
+    leaves=OutputFile(),
 )
 
 

@@ -27,7 +27,7 @@ from groundling.core.batch import Example
 from groundling.core.errors import InputError, check_known
 from groundling.core.registry import named
 from groundling.core.rng import generator
-from groundling.data.captions.captions import Wanted, caption_lines
+from groundling.data.captions.captions import CaptionFilter, caption_lines
 from groundling.data.corpora.files import CHUNK
 from groundling.data.samples import backend
 from groundling.data.text.words import spans, stop_words
@@ -71,7 +71,9 @@ def count(config: CountsConfig, work: Work) -> str:
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    wanted = Wanted(config.reading.caption_splits, config.reading.columns).of(config.captions)
+    wanted = CaptionFilter(config.reading.caption_splits, config.reading.columns).of(
+        config.captions
+    )
     for file, own in zip(config.captions, wanted, strict=True):
         captions += caption_lines(file, own.splits, own.columns)
     pieces = count_pieces(captions, tokenizer)

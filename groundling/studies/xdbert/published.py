@@ -6,7 +6,7 @@ are accuracies, MRPC is F1, CoLA Matthews; QQP fits the mean of accuracy and F1 
 of STS-B the paper says only that it is a correlation: Pearson's is measured here. READ is RMSE.
 """
 
-from groundling.command_line.names import Reported
+from groundling.command_line.names import PublishedScores
 
 TASKS = (
     "glue/rte",
@@ -52,7 +52,7 @@ _ROWS: dict[str, tuple[float | None, ...]] = {
 }
 
 REPORTED = tuple(
-    Reported(
+    PublishedScores(
         system,
         {task: value for task, value in zip(TASKS, row, strict=False) if value is not None},
     )

@@ -74,7 +74,7 @@ def is_inner_step(value: object) -> TypeGuard[InnerStep]:
     return isinstance(value, InnerStep)
 
 
-class Once(InnerStep):
+class PlainStep(InnerStep):
     """The ordinary inner step: one forward, one backward."""
 
     def __call__(self, micro: MicroStep) -> Terms:

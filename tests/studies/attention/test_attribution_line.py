@@ -10,7 +10,7 @@ import torch
 import toys
 
 from groundling.core.batch import Example
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.data.shards import ProcessRank
 from groundling.objectives.sentence_image import SentenceImage
@@ -47,9 +47,11 @@ def missing(model: SingleStream, steps: int) -> np.ndarray:
     texts = toys.sentences()
     examples = [Example(f"s{n}", texts[n], images=(f"i{n}",)) for n in range(EXAMPLES)]
     store = toys.Shelf({f"i{n}": toys.regions(n, 2 + n) for n in range(EXAMPLES)})
-    seeing = Seeing(model.whole, model.last_pixel, width=model.sizes.regions)
+    seeing = RegionOptions(model.whole, model.last_pixel, width=model.sizes.regions)
     samples = RegionSamples(TextSamples(examples, TextInput(toys.bert_words(), 40)), store, seeing)
-    explained = attribution.Explained(model, MatchOutcome(head), lambda: samples, EXAMPLES, steps)
+    explained = attribution.AttributionPass(
+        model, MatchOutcome(head), lambda: samples, EXAMPLES, steps
+    )
     explained.read(ProcessRank())
     found = explained.attributions
     return np.array([abs(one.rest) / abs(one.change) for one in found])

@@ -24,7 +24,7 @@ from groundling.core.errors import InputError
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import configured
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
-from groundling.studies.attention.inspected_models import Attended
+from groundling.studies.attention.inspected_models import RegionModel
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.passes import AttentionBatch, AttentionPass, BySample, read_here
 from groundling.vision_language.loading import load_student
@@ -154,7 +154,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
     device = torch.device("cpu")
     config = configured(Attending, model=str(lxmert), regions=(str(regions),))
     examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
-    attended = Attended(config, device)
+    attended = RegionModel(config, device)
     seen = []
     for others in (False, True):
         kept = Kept()
@@ -165,7 +165,7 @@ def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
         seen.append(kept.stacked())
     assert (seen[0] != seen[1]).all(), "looks of other images"
     kept = Kept()
-    other = Attended(
+    other = RegionModel(
         configured(Attending, model=str(lxmert), regions=str(regions), untrained=True), device
     )  # type: ignore[arg-type]
     read_here([AttentionPass(other.model, lambda: other.samples(examples), [kept])])
@@ -187,6 +187,6 @@ def test_what_guests_cannot_be_asked_is_one_line(
     narrow = str(store(tmp_path / "narrow", NAMES, width=6))
     for folder in (lxmert, visualbert):
         with pytest.raises(InputError, match="12"):
-            Attended(
+            RegionModel(
                 configured(Attending, model=str(folder), regions=(narrow,)), torch.device("cpu")
             )

@@ -21,7 +21,7 @@ from homes import put
 from torch import Tensor
 
 from groundling.cli import main
-from groundling.core.batch import Batch, Encoded, Example, Gold, RegionRow
+from groundling.core.batch import Batch, EncoderOutput, Example, Gold, RegionRow
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import RegionSamples
 from groundling.data.regions.store import ImageRegions, RegionWriter
@@ -39,7 +39,7 @@ from groundling.studies.attention.grounding import (
     pieces_of,
     words_of,
 )
-from groundling.studies.attention.inspected_models import OtherLooks, partners, untrained
+from groundling.studies.attention.inspected_models import OtherImageStore, partners, untrained
 from groundling.studies.attention.passes import AttentionPass, BySample, Sums, read_here
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
@@ -190,7 +190,7 @@ def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
 # -- nothing is held, and cost is one pass -----------------------------------------------------------------------------
 
 
-class Forgets(HeadGrounding):
+class ForgetfulGrounding(HeadGrounding):
     """Looks whether a map that was told before is still there when the next is."""
 
     told: tuple[weakref.ref[Tensor], ...] = ()
@@ -207,7 +207,7 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: T
     ten = [replace(one, id=f"{n}{one.id}") for n in range(10) for one in samples.samples.examples]
     kept = []
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
-        forgets = Forgets(asked, FLICKR30K.mark, [0] * len(examples))
+        forgets = ForgetfulGrounding(asked, FLICKR30K.mark, [0] * len(examples))
         model = Told()
         read_here([AttentionPass(model, partial(samples_of, examples, store, text), [forgets], 7)])
         assert model.runs == len(examples) / 7
@@ -364,8 +364,8 @@ def test_regions_without_attention_are_refused(text: TextInput) -> None:
             return made
 
     class Deaf(Told):
-        def forward(self, batch: Batch, attention: Any) -> Encoded:
-            return Encoded()
+        def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
+            return EncoderOutput()
 
     example = Example("t", "a dog", images=("i",))
     samples = samples_of([example], {"i": row([LEFT, FAR])}, text)
@@ -396,7 +396,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
     with pytest.raises(InputError, match="1 image: there is no other one"):
         partners(["a", "a"], 0)
     three, two = row([BOTH, LEFT, FAR, RIGHT], whole=True), row([FAR, LEFT])
-    store = OtherLooks(toys.Shelf({"a": three, "b": two}), {"a": "b", "b": "a"})
+    store = OtherImageStore(toys.Shelf({"a": three, "b": two}), {"a": "b", "b": "a"})
     seen = store["a"]
     assert (seen.boxes == three.boxes).all() and (seen.whole == three.whole).all()
     assert seen.features[1:].argmax(1).tolist() == [0, 1, 0], "the other's, again from the first"
@@ -408,7 +408,7 @@ def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
 class Looking(Told):
     """Head 0 finds the region whose looks the phrase names; head 1 always takes the first; head 2 looks at text."""
 
-    def forward(self, batch: Batch, attention: Any) -> Encoded:
+    def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
         places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
         size = places.holds.shape[1]
         count = batch.regions.features.shape[1]
@@ -420,7 +420,7 @@ class Looking(Told):
         weights[:, 2, :, 0] += 1
         weights[:, 2, :-count, -count:] += 0.01 * named
         attention(AttentionMap("self", 0, weights / weights.sum(-1, keepdim=True), places, places))
-        return Encoded()
+        return EncoderOutput()
 
 
 def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
@@ -440,7 +440,7 @@ def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
     images = list(store)
     shelf: Any = toys.Shelf(store)
     if others:
-        shelf = OtherLooks(shelf, partners(images, 0))
+        shelf = OtherImageStore(shelf, partners(images, 0))
     samples = RegionSamples(TextSamples(examples, text), shelf)
     half_of = halves(images, 0)
     grounding = HeadGrounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])

@@ -24,12 +24,12 @@ from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.models.attention import AttentionMap
 from groundling.studies.attention.commands import LookConfig
 from groundling.studies.attention.page import AttentionPage, looked_at
-from groundling.studies.attention.page.model import Looked
+from groundling.studies.attention.page.model import InspectedModel
 from groundling.studies.attention.page.pairs import Pair, pairs_of
 from groundling.studies.attention.page.views import (
     HEAVY,
     LayerView,
-    Ranked,
+    RankedHeads,
     RegionView,
     View,
     WordView,
@@ -74,7 +74,7 @@ def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
 
 
 def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
-    looked = Looked(str(place / "seer"), "cpu", regions=(str(place / "store"),))
+    looked = InspectedModel(str(place / "seer"), "cpu", regions=(str(place / "store"),))
     example = Example("own", TEXT, "it waits", images=("one",))
     view = looked.view(example, place / "photos/one.jpg")
     assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]
@@ -357,7 +357,7 @@ def test_damaged_heads_are_refused(
     heads = [] if change is None else [head | {"head": 0}, head | change]
     path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
     with pytest.raises(InputError, match=message) as caught:
-        Ranked.read(tmp_path)
+        RankedHeads.read(tmp_path)
     assert str(caught.value).startswith(f"{path}: no result of `groundling heads` (")
 
 

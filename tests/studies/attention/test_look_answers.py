@@ -20,7 +20,7 @@ from groundling.models.heads import load_head, save_heads
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.fields import configured
 from groundling.settings.training import TrainConfig
-from groundling.studies.attention.page.model import Looked
+from groundling.studies.attention.page.model import InspectedModel
 from groundling.vision_language.loading import load_student
 from groundling.vision_language.single_stream import SingleStream
 
@@ -61,8 +61,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def looked(place: Path, model: str) -> Looked:
-    return Looked(str(place / model), "cpu", regions=(str(place / "store"),))
+def looked(place: Path, model: str) -> InspectedModel:
+    return InspectedModel(str(place / model), "cpu", regions=(str(place / "store"),))
 
 
 def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
@@ -82,7 +82,7 @@ def test_a_fine_tuned_models_answer_is_the_one_of_predict(place: Path) -> None:
 def test_a_loaded_model_says_what_it_is(place: Path) -> None:
     said = repr(groundling.load(place / "run", device="cpu"))
     folder = place / "run/seed-0/model"
-    assert said.startswith(f"Fitted({str(folder)!r}, task='table/") and said.endswith(
+    assert said.startswith(f"FineTunedModel({str(folder)!r}, task='table/") and said.endswith(
         "answers=['no', 'red', 'yes'], reads='text and regions of images', device='cpu')"
     )
 

@@ -17,7 +17,7 @@ from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
 from groundling.studies.attention.page.pairs import Entity
-from groundling.studies.attention.page.views import Ranked, RegionView, groups_of, summed
+from groundling.studies.attention.page.views import RankedHeads, RegionView, groups_of, summed
 
 CAPTION = (
     "a [/EN#1/people wet dog] sees [/EN#2/other 3 $2 trees] and [/EN#1/people the dog] runs to "
@@ -175,13 +175,13 @@ def test_a_patch_goes_to_the_smallest_box_around_its_centre() -> None:
 def test_the_best_layers_are_shown_in_their_order() -> None:
     rows = [(layer, layer % 3, 1 - abs(layer - 6) / 10) for layer in (6, 5, 7, 4, 8, 3, 9, 2)]
     heads = [("self", layer, head, share) for layer, head, share in rows]
-    ranked = Ranked("accuracy", [*heads, ("self", 1, 1, 1.0)], active=8, file="result.json")
+    ranked = RankedHeads("accuracy", [*heads, ("self", 1, 1, 1.0)], active=8, file="result.json")
     assert ranked.best(range(12)) == ["3-0", "4-1", "5-2", "6-0", "7-1", "8-2"]
     assert ranked.best([1, 2, 9]) == ["2-2", "9-0"]
     with pytest.raises(InputError, match=r"in result\.json no head of the layers shown is active"):
         ranked.best([1])
     with pytest.raises(InputError, match="--heat-maps best: pass --heads"):
-        Ranked("mass", heads).best(range(12))
+        RankedHeads("mass", heads).best(range(12))
 
 
 def test_the_command_draws_a_caption(place: Path, tmp_path: Path, capsys: Any) -> None:
@@ -203,7 +203,7 @@ def test_the_command_draws_a_caption(place: Path, tmp_path: Path, capsys: Any) -
 def test_heads_are_those_of_the_model_wherever_it_lies(place: Path, tmp_path: Path) -> None:
     shutil.copytree(place / "model", tmp_path / "moved")
     own = settings(place, heads=place / "found", first=1)
-    assert groundling.look(tmp_path / "moved", **own).ranks[0] == Ranked.read(place / "found")
+    assert groundling.look(tmp_path / "moved", **own).ranks[0] == RankedHeads.read(place / "found")
     other = tmp_path / "other"
     other.mkdir()
     toys.seer().export(other)

@@ -19,7 +19,7 @@ from groundling.studies.attention.page.pairs import Change, Pair
 from groundling.studies.attention.page.views import (
     LayerView,
     ModelAnswer,
-    Ranked,
+    RankedHeads,
     RegionView,
     View,
     WordView,
@@ -83,7 +83,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One pair and one model; two pairs and two models."""
     folder = tmp_path_factory.mktemp("page")
     photo = homes.picture(folder / "photo.jpg", size=(900, 600))
-    ranks = Ranked("accuracy", [("self", 1, 0, 0.5), ("self", 0, 1, 0.25)])
+    ranks = RankedHeads("accuracy", [("self", 1, 0, 0.5), ("self", 0, 1, 0.25)])
     alone = AttentionPage("Look & see", [("mine", [NASTY])], ranks=[ranks])
     example = Example("own", f"red dog {NASTY} {LONG}")
     gold = np.array([[0.4, 0.2, 0.9, 0.9]])
@@ -357,7 +357,7 @@ def test_answers_that_changed_are_filtered(both: Page) -> None:
 # -- patches -----------------------------------------------------------------------------------------------------------
 
 
-class Panel(NamedTuple):
+class PagePanel(NamedTuple):
     """A model's part of a page."""
 
     page: Page
@@ -384,8 +384,8 @@ class Panel(NamedTuple):
         return np.array(self.page.run(script, number, layer, rows, columns))
 
 
-def panels_of(page: Page) -> list[Panel]:
-    return [Panel(page, one) for one in page.all(".panel")]
+def panels_of(page: Page) -> list[PagePanel]:
+    return [PagePanel(page, one) for one in page.all(".panel")]
 
 
 WORD = ".words:not(.wholes) .word"

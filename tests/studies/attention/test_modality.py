@@ -24,10 +24,16 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Batch, Example, Sample, TextRow, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, F1
-from groundling.core.output_types import Choose, Classify, OpenAnswer, Pick, Regress
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    RegionSelection,
+    Regression,
+)
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.regions.store import ImageRegions, RegionWriter
-from groundling.data.samples import Changed, TextInput, TextSamples
+from groundling.data.samples import MappedSamples, TextInput, TextSamples
 from groundling.models.attention import AttentionMap, Places, PositionKind
 from groundling.models.clip import load_frozen_clip
 from groundling.models.heads import LM_HEAD, save_heads
@@ -40,7 +46,7 @@ from groundling.settings.objectives import Targeted
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attribution import (
     GIVEN,
-    Measured,
+    OutcomePass,
     in_other_order,
     strangers,
     undefined,
@@ -51,9 +57,9 @@ from groundling.studies.attention.attribution import (
 from groundling.studies.attention.commands import MODALITY, ModalityConfig
 from groundling.studies.attention.importance import (
     Bootstrap,
-    Drawn,
+    ClsAttention,
     Importance,
-    Looks,
+    ImportanceEstimate,
     compared,
     masses_of,
     right_row,
@@ -157,7 +163,7 @@ def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
 def test_choices_count_as_one_example_and_the_right_one_is_looked_at() -> None:
     weights = torch.rand(4, 2, 4, 4).softmax(-1)
     rows = [[S, T, S, R]] * 4
-    one, looks = Importance(), Looks()
+    one, looks = Importance(), ClsAttention()
     for consumer in (one, looks):
         consumer.see(seen("a", "b", labels=[1, 0], choices=2), a_map(weights, *rows))
     of_rows = weights[:, :, 0, 3]
@@ -217,7 +223,8 @@ def planted(visual: float, seed: int, layers: int = 2) -> Importance:
 def test_a_planted_difference_is_found() -> None:
     images = [f"i{n // 2}" for n in range(60)]
     before, after = (
-        Drawn(planted(share, n), Bootstrap(images, 0)) for n, share in enumerate((0.3, 0.35))
+        ImportanceEstimate(planted(share, n), Bootstrap(images, 0))
+        for n, share in enumerate((0.3, 0.35))
     )
     numbers = before.numbers()
     assert numbers["overall"]["gap"]["mean"] == pytest.approx(0.3, abs=0.01)
@@ -231,7 +238,7 @@ def test_a_planted_difference_is_found() -> None:
     assert found["relative"]["gap_size"]["high"] < 0
     assert found["relative"]["visual"]["mean"] == pytest.approx(1 / 6, abs=0.02)
     assert compared(before, before)["overall"]["gap"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    deeper = compared(before, Drawn(planted(0.3, 1, layers=3), Bootstrap(images, 0)))
+    deeper = compared(before, ImportanceEstimate(planted(0.3, 1, layers=3), Bootstrap(images, 0)))
     assert "by_layer" not in deeper and "by_head" not in deeper
 
 
@@ -254,22 +261,24 @@ def test_the_share_of_what_is_right() -> None:
     softmax = out.softmax(1)
     label = torch.tensor([2, 0])
     own = torch.stack([softmax[0, 2], softmax[1, 0]])
-    torch.testing.assert_close(right_share(out, label, Classify(("a", "b", "c"))), own)
-    torch.testing.assert_close(right_share(out, label, Choose(("0", "1", "2"))), own)
+    torch.testing.assert_close(right_share(out, label, Classification(("a", "b", "c"))), own)
+    torch.testing.assert_close(right_share(out, label, MultipleChoice(("0", "1", "2"))), own)
     pairs = torch.stack([torch.zeros(2, 3), out], -1).flatten(1)
-    torch.testing.assert_close(right_share(pairs, label, Choose(("0", "1", "2"), "each")), own)
+    torch.testing.assert_close(
+        right_share(pairs, label, MultipleChoice(("0", "1", "2"), "each")), own
+    )
     soft = torch.tensor([[[2, 1.0], [0, 0.3]], [[-100, -100], [1, 0.0]]])
     found = right_share(out, soft, OpenAnswer(("a", "b", "c")))
     assert found[0] == softmax[0, 2] and found[1].isnan()
     regions = torch.tensor([[1, 0, -100], [0, 0, 0]])
-    found = right_share(out, regions, Pick())
+    found = right_share(out, regions, RegionSelection())
     torch.testing.assert_close(found[0], out[0, :2].softmax(0)[0])
     assert found[1].isnan()
-    assert right_share(torch.tensor([[1.5]]), torch.tensor([1.0]), Regress()).item() == -0.25
+    assert right_share(torch.tensor([[1.5]]), torch.tensor([1.0]), Regression()).item() == -0.25
 
 
 def test_only_metrics_that_are_means_are_told() -> None:
-    objective = Supervised(toys.seer().sizes, form=Classify(("a", "b")))
+    objective = Supervised(toys.seer().sizes, form=Classification(("a", "b")))
     assert RightAnswer(objective, (ACCURACY, F1)).names[1:] == ("accuracy",)
 
 
@@ -322,17 +331,17 @@ def test_a_stranger_has_another_text_and_image() -> None:
 def test_what_cannot_be_asked_is_said() -> None:
     plain, tagged = Example("a", "x"), Example("b", "x", objects=2)
     hidden = HiddenWords(MaskedLM(toys.seer().sizes, mask_id=4))
-    right = RightAnswer(Supervised(toys.seer().sizes, form=Pick()))
+    right = RightAnswer(Supervised(toys.seer().sizes, form=RegionSelection()))
 
     def asked(outcome: Any, form: Any, example: Example) -> set[str]:
         return {one.name for one in GIVEN if not undefined(one, outcome, form, [example])}
 
     every = {one.name for one in GIVEN}
-    assert asked(right, Classify(("a",)), plain) == every
-    assert every - asked(right, Pick(), plain) == {"image swapped"}
-    assert every - asked(right, Classify(("a",)), tagged) == {"image swapped"}
+    assert asked(right, Classification(("a",)), plain) == every
+    assert every - asked(right, RegionSelection(), plain) == {"image swapped"}
+    assert every - asked(right, Classification(("a",)), tagged) == {"image swapped"}
     assert every - asked(hidden, None, plain) == {"text shuffled", "text swapped"}
-    phrase = every - asked(right, Pick("phrase"), plain)
+    phrase = every - asked(right, RegionSelection("phrase"), plain)
     assert phrase == {"image swapped", "text shuffled", "text swapped"}
 
 
@@ -350,10 +359,10 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
     model, head = seer
     samples = toys.seen(3)
     outcome = MatchOutcome(head)
-    explained = attribution.Explained(model, outcome, lambda: samples, 2, 24)
+    explained = attribution.AttributionPass(model, outcome, lambda: samples, 2, 24)
     kept = model.text.tokenizer.all_special_ids
-    blank = Changed(Changed(samples, without_looks(12)), without_words(kept))
-    asked = [Measured(model, outcome, lambda some=some: some, 2) for some in (samples, blank)]
+    blank = MappedSamples(MappedSamples(samples, without_looks(12)), without_words(kept))
+    asked = [OutcomePass(model, outcome, lambda some=some: some, 2) for some in (samples, blank)]
     read_here([explained, *asked])
     own, none = (one.values[:, 0] for one in asked)
     found = explained.attributions
@@ -376,8 +385,10 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
         torch.nn.init.normal_(weights, std=0.3)
     head = SentenceImage(model.sizes).eval()
     texts = TextSamples([Example("a", "a naïve dog", images=("a",))], TextInput(words, 40))
-    samples = RegionSamples(texts, toys.Shelf({"a": toys.regions(0, 3)}), Seeing(model.whole))
-    explained = attribution.Explained(model, MatchOutcome(head), lambda: samples, 1, 6)
+    samples = RegionSamples(
+        texts, toys.Shelf({"a": toys.regions(0, 3)}), RegionOptions(model.whole)
+    )
+    explained = attribution.AttributionPass(model, MatchOutcome(head), lambda: samples, 1, 6)
     read_here([explained])
     (found,) = explained.attributions
     (sample,) = samples.get([0], ())

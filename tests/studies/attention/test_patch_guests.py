@@ -31,18 +31,18 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Example, Gold, collate
 from groundling.core.errors import InputError
 from groundling.data.images import read_picture
-from groundling.data.regions.samples import RegionSamples, Seeing
+from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.samples import TextSamples
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.settings.fields import configured
 from groundling.studies.attention.commands import MODALITY, Attending, ModalityConfig
 from groundling.studies.attention.grounding import pointing
-from groundling.studies.attention.inspected_models import Attended, untrained
+from groundling.studies.attention.inspected_models import RegionModel, untrained
 from groundling.studies.attention.models import PatchReader, PatchStore, in_patches
 from groundling.studies.attention.models.clip import ClipLooks, shown_by
 from groundling.studies.attention.models.vilt import Vilt, load_vilt
-from groundling.studies.attention.page import Ranked
-from groundling.studies.attention.page.model import Looked
+from groundling.studies.attention.page import RankedHeads
+from groundling.studies.attention.page.model import InspectedModel
 from groundling.vision_language.loading import load_student, load_viewed
 
 TEXTS = ("a red dog runs", "two cats")
@@ -67,7 +67,7 @@ def batch_of(model: PatchReader, place: Path) -> Batch:
     examples = [Example(f"{n}", text, images=(f"{n}",)) for n, text in enumerate(TEXTS)]
     texts = TextSamples(examples, model.inputs(128)[0])
     store = PatchStore(model, {f"{n}": place / f"photos/{n}.png" for n in range(2)})
-    samples = RegionSamples(texts, store, Seeing(model.whole, model.last_pixel))
+    samples = RegionSamples(texts, store, RegionOptions(model.whole, model.last_pixel))
     return collate(samples.get(range(2), ()))
 
 
@@ -290,7 +290,7 @@ def test_narrow_photos_are_refused(place: Path) -> None:
 def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> Any:
     source = str(place / name)
     example = Example("own", text, images=("0",))
-    return Looked(source, "cpu", **settings).view(example, place / "photos/0.png")
+    return InspectedModel(source, "cpu", **settings).view(example, place / "photos/0.png")
 
 
 def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
@@ -303,7 +303,7 @@ def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
     model = load_student(place / "vilt")
     texts = TextSamples([Example("own", "a red doghouse runs", images=("0",))], model.inputs(40)[0])
     store = PatchStore(model, {"0": place / "photos/0.png"})
-    samples = RegionSamples(texts, store, Seeing(model.whole))
+    samples = RegionSamples(texts, store, RegionOptions(model.whole))
     _, maps = told(model, collate(samples.get([0], ())))
     weights = maps["self"][1].weights[0].double().numpy()
     word = samples.get([0], ())[0].text.word
@@ -394,7 +394,7 @@ def test_a_model_of_regions_without_any_is_refused(place: Path) -> None:
     (place / "regions_model").mkdir()
     toys.seer().export(place / "regions_model")
     with pytest.raises(InputError, match="this model reads regions; pass --regions STORE"):
-        Attended(Attending(model=str(place / "regions_model")), torch.device("cpu"))
+        RegionModel(Attending(model=str(place / "regions_model")), torch.device("cpu"))
 
 
 def test_heads_are_scored_by_pointing_under_its_own_name(
@@ -417,7 +417,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
         chances.append(right.mean())
         store = PatchStore(model, {"a": referred / f"images/COCO_train2014_{n:012d}.png"})
         texts = TextSamples([Example("a", TEXTS[n], images=("a",))], model.inputs(40)[0])
-        (sample,) = RegionSamples(texts, store, Seeing(model.whole)).get([0], ())
+        (sample,) = RegionSamples(texts, store, RegionOptions(model.whole)).get([0], ())
         last = len(sample.text.ids) - 2
         _, maps = told(model, collate([sample]))
         for one in maps["self"]:
@@ -427,7 +427,7 @@ def test_heads_are_scored_by_pointing_under_its_own_name(
     assert [one["pointing"] for one in result["heads"]] == list(100 * hits.mean(0))
     assert result["upper_bound"]["value"] == 100 and result["confidence"] is None
     assert result["chance"]["value"] == round(100 * np.mean(chances), 2)
-    assert Ranked.read(tmp_path / "out").by == "pointing in out"
+    assert RankedHeads.read(tmp_path / "out").by == "pointing in out"
     drawn = ["figures", "--results", f"{tmp_path}/out", "--formats", "svg"]
     assert main([*drawn, "--out", str(tmp_path / "drawn")]) == 0
     assert "pointing, %" in (tmp_path / "drawn/out-heads.svg").read_text()
@@ -446,7 +446,7 @@ def test_what_patches_have_no_use_for_is_refused(
 ) -> None:
     settings = {"model": str(place / "vilt"), "images": str(place / "photos")} | given
     with pytest.raises(InputError, match=complaint):
-        Attended(configured(Attending, **settings), torch.device("cpu"))
+        RegionModel(configured(Attending, **settings), torch.device("cpu"))
 
 
 def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:

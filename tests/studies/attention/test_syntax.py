@@ -39,7 +39,7 @@ from groundling.studies.attention.passes import AttentionPass, read_here
 from groundling.studies.attention.syntax import (
     TABLE_2,
     Arcs,
-    Parsed,
+    ParsedCaption,
     arcs_of,
     matched,
     questions,
@@ -252,7 +252,7 @@ DOG = "[/EN#1/animals a red dog] on [/EN#2/scene the grass] runs"
 DOG_TREE = "a:3:det red:3:amod dog:7:nsubj on:6:case the:6:det grass:3:nmod runs:0:root"
 
 
-def parsed(marked: str, words: str, scheme: Scheme = "stanford") -> Parsed:
+def parsed(marked: str, words: str, scheme: Scheme = "stanford") -> ParsedCaption:
     (one,) = matched([caption_of(marked)], [parse_of(tree(words))], scheme).parsed
     return one
 

@@ -12,7 +12,7 @@ from groundling.command_line.names import TOLD
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan
 from groundling.commands.sweep.steps import steps_of
-from groundling.core.output_types import Choose, OpenAnswer
+from groundling.core.output_types import MultipleChoice, OpenAnswer
 from groundling.core.registry import instances
 from groundling.tasks import Task
 
@@ -188,6 +188,6 @@ def test_tasks_whose_texts_tell_their_labels() -> None:
     told = {
         name
         for name, task in instances("tasks", Task).items()
-        if isinstance(task.form, OpenAnswer | Choose)
+        if isinstance(task.form, OpenAnswer | MultipleChoice)
     }
     assert told == set(TOLD)

@@ -24,7 +24,7 @@ FLAG = re.compile(r"`(\w+) --([\w-]+) ([^` ]+)` \(default")
 
 
 @dataclass(frozen=True)
-class Told:
+class ResolvedSetting:
     """What a file says of one setting, as its plan resolves it."""
 
     note: SettingNote
@@ -50,7 +50,7 @@ def defaults(command: str) -> dict[str, Any]:
     return {one.name: vars(owner)[one.name] for group in groups for owner, one in flat(group)}
 
 
-def told(file: str) -> dict[str, Told]:
+def told(file: str) -> dict[str, ResolvedSetting]:
     """Every note of a file by its key, such as `with."VCR, code".lr`."""
     what = read_sweep(ROOT / file)
     found = {}
@@ -58,7 +58,7 @@ def told(file: str) -> dict[str, Told]:
         known = defaults(step.command)
         for name, note in step.notes.items():
             table = note.where.partition(", [")[2].replace("]", "").removesuffix(".paper")
-            value = Told(note, step.values[name], dict(what.titles), known[name])
+            value = ResolvedSetting(note, step.values[name], dict(what.titles), known[name])
             assert found.setdefault(f"{table}.{name}", value).value == value.value
     return found
 
@@ -78,7 +78,7 @@ def full_names(keys: str) -> list[str]:
     return names
 
 
-def wrong(row: list[str], file: str, notes: dict[str, Told]) -> list[str]:
+def wrong(row: list[str], file: str, notes: dict[str, ResolvedSetting]) -> list[str]:
     """What a row says and its file does not."""
     _, printed, where, keys, here = row
     names = full_names(keys)
@@ -122,8 +122,8 @@ def test_a_row_that_is_wrong_is_found() -> None:
     """The test can fail: an unknown key, another value, another section, another claim, another default."""
     titles: dict[str, str] = {}
     notes = {
-        "tune.lr": Told(SettingNote("2e-5", "Table 5"), 2e-5, titles, 1e-4),
-        "tune.batch": Told(SettingNote("4", "code", "of a GPU"), 32, titles, 32),
+        "tune.lr": ResolvedSetting(SettingNote("2e-5", "Table 5"), 2e-5, titles, 1e-4),
+        "tune.batch": ResolvedSetting(SettingNote("4", "code", "of a GPU"), 32, titles, 32),
     }
     for cells in (
         ["2e-5", "Table 5", "`tune.lr`", "same"],

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import CLIPModel, CLIPTextModel, CLIPVisionModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Encoded, RegionRow, Regions, Sizes, Tokens, needed
+from groundling.core.batch import Batch, EncoderOutput, RegionRow, Regions, Sizes, Tokens, needed
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput
 from groundling.models.attention import (
@@ -22,7 +22,7 @@ from groundling.models.attention import (
     places_of_text,
     watching,
 )
-from groundling.models.formats import Viewed
+from groundling.models.formats import InspectionFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.studies.attention.models import PatchReader, in_patches, processed
 
@@ -113,14 +113,14 @@ class ClipLooks(PatchReader):
         parts = needed(self.image, "image", "patches").embeddings
         return [*parts.patch_embedding.parameters(), parts.class_embedding]
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, D) and of class token and patches, `visual` (N, R, D), where they are there."""
         text = visual = None
         if self.image is not None and batch.regions is not None:
             visual = self._seen(batch.regions, attention)
         if self.text is not None and batch.text is not None:
             text = self._read(batch.text, attention)
-        return Encoded(text=text, visual=visual)
+        return EncoderOutput(text=text, visual=visual)
 
     def _seen(self, regions: Regions, attention: Watch | None) -> Tensor:
         side = self.side
@@ -212,4 +212,4 @@ def _is_clip(source: str) -> bool:
     return model_type(source) in LOADED
 
 
-CLIP = Viewed("CLIP's towers", _is_clip, load_clip_looks)
+CLIP = InspectionFormat("CLIP's towers", _is_clip, load_clip_looks)

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from transformers import LxmertConfig, LxmertModel, PreTrainedTokenizerBase
 from transformers.models.lxmert.modeling_lxmert import LxmertAttention
 
-from groundling.core.batch import Batch, Encoded, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
 from groundling.core.errors import InputError
 from groundling.data.samples import TextInput, check_pieces
 from groundling.models.attention import (
@@ -22,7 +22,7 @@ from groundling.models.attention import (
     places_of_regions,
     places_of_text,
 )
-from groundling.models.formats import Kind, RegionReader
+from groundling.models.formats import ModelFormat, RegionReader
 from groundling.models.loading import load_tokenizer, load_weights, model_type
 from groundling.models.multimodal_embeddings import check_width
 from groundling.models.text import embedded_words
@@ -91,7 +91,7 @@ class Lxmert(RegionReader):
         table: nn.Embedding = self.model.embeddings.word_embeddings
         return table
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and regions, `visual` (N, R, H); `attention` is told its maps.
 
         Raises InputError without regions, or if their features have another width than the model reads.
@@ -111,7 +111,7 @@ class Lxmert(RegionReader):
                 visual_pos=regions.boxes,
                 visual_attention_mask=regions.mask.long(),
             )
-        return Encoded(
+        return EncoderOutput(
             text=out.language_output,
             visual=out.vision_output,
             pooled=out.pooled_output,
@@ -189,4 +189,4 @@ def _is_lxmert(source: str) -> bool:
     return model_type(source) == LxmertConfig.model_type
 
 
-LXMERT = Kind("LXMERT of transformers", _is_lxmert, load_lxmert)
+LXMERT = ModelFormat("LXMERT of transformers", _is_lxmert, load_lxmert)

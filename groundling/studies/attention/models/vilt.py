@@ -13,7 +13,7 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, ViltConfig, ViltModel
 
-from groundling.core.batch import Batch, Encoded, RegionRow, Regions, Sizes, needed, sent
+from groundling.core.batch import Batch, EncoderOutput, RegionRow, Regions, Sizes, needed, sent
 from groundling.data.samples import TextInput, check_pieces, thinned
 from groundling.models.attention import (
     AttentionMap,
@@ -23,7 +23,7 @@ from groundling.models.attention import (
     places_of_text,
     watching,
 )
-from groundling.models.formats import Kind
+from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.models.text import embedded_words
 from groundling.studies.attention.models import PatchReader, in_patches, processed
@@ -90,7 +90,7 @@ class Vilt(PatchReader):
         table: nn.Embedding = self.model.embeddings.text_embeddings.word_embeddings
         return table
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> Encoded:
+    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and of class token and patches, `visual` (N, R, H).
 
         `attention` is told every layer's map over text, class token and patches, named `self`. Raises InputError
@@ -112,7 +112,7 @@ class Vilt(PatchReader):
                 pixel_mask=regions.mask.long(),
             )
         states, pieces = out.last_hidden_state, tokens.ids.shape[1]
-        return Encoded(
+        return EncoderOutput(
             text=states[:, :pieces],
             visual=states[:, pieces:],
             pooled=out.pooler_output,
@@ -185,4 +185,4 @@ def _is_vilt(source: str) -> bool:
     return model_type(source) == ViltConfig.model_type
 
 
-VILT = Kind("ViLT of transformers", _is_vilt, load_vilt)
+VILT = ModelFormat("ViLT of transformers", _is_vilt, load_vilt)

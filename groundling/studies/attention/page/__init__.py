@@ -24,9 +24,9 @@ from groundling.runs.report import page_of
 from groundling.settings.fields import declared, filled
 from groundling.studies.attention.commands import LOOK, LookConfig
 from groundling.studies.attention.figures import FORMATS, write_figures
-from groundling.studies.attention.page.model import Looked
+from groundling.studies.attention.page.model import InspectedModel
 from groundling.studies.attention.page.pairs import Entity, Pair, PairSelection, pairs_of
-from groundling.studies.attention.page.views import HEAVY, Mass, Ranked, View, drawn
+from groundling.studies.attention.page.views import HEAVY, Mass, RankedHeads, View, drawn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -55,7 +55,7 @@ class AttentionPage:
     """Name of each, and what a reader must know of it."""
     per_page: int = 10
     """Pairs on a page."""
-    ranks: Sequence[Ranked | None] = ()
+    ranks: Sequence[RankedHeads | None] = ()
     """Of each model."""
     counts: Mapping[str, int] = field(default_factory=dict)
     """How many answers changed how, see `PairSelection`."""
@@ -93,14 +93,14 @@ class AttentionPage:
     def figure(self, heads: Sequence[str]) -> Figure:
         """Heat maps of some heads (LAYER-HEAD) of the first model on the first pair: words by boxes.
 
-        `best` alone stands for the heads of `Ranked.best`. Where boxes are known of what the text names, regions are
-        grouped by them, see `groups_of`. Raises InputError for a head that there is not, for a model whose words read
-        no boxes, and if nothing is left to draw.
+        `best` alone stands for the heads of `RankedHeads.best`. Where boxes are known of what the text names, regions
+        are grouped by them, see `groups_of`. Raises InputError for a head that there is not, for a model whose words
+        read no boxes, and if nothing is left to draw.
         """
         view = needed(self.first, "first", "a figure of heads")
         if list(heads) == [BEST]:
             ranked = self.ranks[0] if self.ranks else None
-            heads = (ranked or Ranked("", ())).best([layer.number for layer in view.layers])
+            heads = (ranked or RankedHeads("", ())).best([layer.number for layer in view.layers])
         return drawn(view, heads, self.entities)
 
     @property
@@ -220,10 +220,10 @@ def look(
 
 def looked_at(config: LookConfig, found: PairSelection) -> AttentionPage:
     """The pages of the pairs that were found; raises InputError for what does not fit or cannot be read."""
-    known = [Ranked.read(folder) for folder in config.heads]
+    known = [RankedHeads.read(folder) for folder in config.heads]
     device = "cuda" if torch.cuda.is_available() and not config.cpu else "cpu"
     models = [
-        Looked(
+        InspectedModel(
             source,
             device,
             regions=config.regions,
@@ -249,7 +249,7 @@ def looked_at(config: LookConfig, found: PairSelection) -> AttentionPage:
 
 
 def _views(
-    pair: Pair, models: Sequence[Looked], mass: Sequence[Mass], layers: Sequence[int]
+    pair: Pair, models: Sequence[InspectedModel], mass: Sequence[Mass], layers: Sequence[int]
 ) -> Iterator[View]:
     """What each model makes of a pair; only asked for once its photo was read."""
     for model, one in zip(models, mass, strict=True):

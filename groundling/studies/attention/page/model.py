@@ -16,7 +16,7 @@ import torch
 
 from groundling.core.batch import Example, RegionRow, Sample, collate
 from groundling.core.errors import InputError
-from groundling.core.output_types import Choose, Pick, Regress
+from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
 from groundling.data.regions.inputs import ImageSources, RegionInputs
 from groundling.data.regions.samples import Store
 from groundling.data.regions.store import RegionsInMemory
@@ -25,8 +25,8 @@ from groundling.data.samples import Samples, TextSamples
 from groundling.models.adapters import ClipAdapter
 from groundling.models.clip import ClipEncoder
 from groundling.models.crossmodal import CrossModal
-from groundling.models.formats import RegionReader, Student
-from groundling.prediction import Candidate, Fitted, load
+from groundling.models.formats import Encoder, RegionReader
+from groundling.prediction import Candidate, FineTunedModel, load
 from groundling.prediction.description import settings_of
 from groundling.prediction.predictions import Wording, model_folder
 from groundling.settings.inputs import Finding, RegionInput
@@ -34,7 +34,7 @@ from groundling.studies.attention.inspected_models import is_fine_tuned, match_h
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.studies.attention.page.views import ModelAnswer, RegionView, View, view_of
-from groundling.vision.extract import Finder
+from groundling.vision.extract import RegionFinder
 from groundling.vision_language.end_to_end import EndToEnd
 from groundling.vision_language.loading import load_viewed
 from groundling.vision_language.single_stream import SingleStream
@@ -43,7 +43,7 @@ MAX_LENGTH = 128
 """Most pieces of a text, of a model that does not say how long its texts were."""
 
 
-class Looked:
+class InspectedModel:
     """A model, ready to be shown texts and photos."""
 
     def __init__(
@@ -67,12 +67,12 @@ class Looked:
         self.detector = detector
         self.backbone = backbone
         self.grid = grid
-        self.fitted: Fitted | None = None
+        self.fitted: FineTunedModel | None = None
         self.folder = str(model_folder(Path(source)))
         """Where its weights are, or a hub id."""
         if is_fine_tuned(source):
             self.fitted = load(source, device=device)
-            self.student: Student = self.fitted.student
+            self.student: Encoder = self.fitted.student
         else:
             self.student = load_viewed(self.folder).to(device).eval()
         self.notes = [] if self.fitted is None else self.fitted.notes
@@ -112,7 +112,7 @@ class Looked:
     # -- regions -------------------------------------------------------------------------------------------------------
 
     @cached_property
-    def finder(self) -> Finder:
+    def finder(self) -> RegionFinder:
         """What finds the regions of photos that no store has; raises InputError if nobody says how."""
         if self.grid and self.detector:
             raise InputError("--grid and --detector: boxes are from one of them")
@@ -124,7 +124,7 @@ class Looked:
             start = self._as_learned()
         if self.other_regions:
             facts = {}
-        return Finder(start, facts, self.device, self._features)
+        return RegionFinder(start, facts, self.device, self._features)
 
     @property
     def _made_with(self) -> Mapping[str, Any] | None:
@@ -258,7 +258,7 @@ class Looked:
         """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
         if self.fitted is not None:
             (told,) = self.fitted.inputs.told([example])
-            if not isinstance(self.fitted.form, Choose):
+            if not isinstance(self.fitted.form, MultipleChoice):
                 told = self.fitted.objective.head.ask(told)
             return self.fitted.put([told], seen)
         text, clip = self.student.inputs(MAX_LENGTH)
@@ -268,7 +268,7 @@ class Looked:
         return self.inputs.samples(texts, self.student, seen)
 
 
-def _check_shown(student: Student, source: str) -> None:
+def _check_shown(student: Encoder, source: str) -> None:
     """Raises InputError for a model whose attention is not between a text and an image, or in two streams."""
     if isinstance(student, ClipAdapter | ClipEncoder | CrossModal):
         raise InputError(
@@ -291,14 +291,14 @@ MATCH = "Image and text belong together"
 
 
 def answer_of(
-    fitted: Fitted, example: Example, seen: ImageSources, boxes: RegionView
+    fitted: FineTunedModel, example: Example, seen: ImageSources, boxes: RegionView
 ) -> ModelAnswer:
     """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
 
     `boxes` are those that the page shows, by which it calls a region that is picked.
     """
     form = fitted.form
-    if isinstance(form, Choose) and not example.choices:
+    if isinstance(form, MultipleChoice) and not example.choices:
         return ModelAnswer("No answer: this model chooses among texts, and none are given")
     if form.reads == "phrase" and not example.tags:
         return ModelAnswer(
@@ -308,9 +308,9 @@ def answer_of(
     (prediction,) = Wording(form, SHOWN).predictions(scores, [example])
 
     def told(one: Candidate) -> str:
-        if isinstance(form, Pick):
+        if isinstance(form, RegionSelection):
             return f"box {boxes.title(int(one.answer))}"
-        if isinstance(form, Regress):
+        if isinstance(form, Regression):
             return f"{one.answer:.4g}"
         return str(one.answer) if one.choice is None else one.choice
 

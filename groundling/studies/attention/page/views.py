@@ -16,7 +16,7 @@ from groundling.core.batch import Batch, Sample, collate, needed
 from groundling.core.errors import InputError, expecting
 from groundling.data.text.words import spans
 from groundling.models.attention import AttentionMap, Places, PositionKind
-from groundling.models.formats import Student
+from groundling.models.formats import Encoder
 from groundling.models.loading import saved_sha256
 from groundling.runs.folder import read_json
 from groundling.studies.attention.figures import heat_maps
@@ -196,7 +196,7 @@ def pack(block: np.ndarray) -> str:
 
 
 def view_of(
-    student: Student, sample: Sample, boxes: RegionView, layers: Collection[int], device: str
+    student: Encoder, sample: Sample, boxes: RegionView, layers: Collection[int], device: str
 ) -> View:
     """Ask a model about one sample of one row, and keep what it attends to; `layers`: only these, none for all.
 
@@ -218,7 +218,7 @@ class _MapCollector:
     """Takes the maps of one row as they are made, and keeps them by words and boxes."""
 
     def __init__(
-        self, sample: Sample, student: Student, boxes: RegionView, layers: Collection[int]
+        self, sample: Sample, student: Encoder, boxes: RegionView, layers: Collection[int]
     ) -> None:
         self.words: list[WordView] = []
         self.word_of: list[int] = []
@@ -324,7 +324,7 @@ def _times(weights: np.ndarray, of: np.ndarray) -> np.ndarray:
     return summed
 
 
-def _words(sample: Sample, student: Student) -> Iterator[tuple[int, WordView]]:
+def _words(sample: Sample, student: Encoder) -> Iterator[tuple[int, WordView]]:
     """For each piece of a row the number of its word on the page, and the word; special pieces are by themselves."""
     if sample.text is None:
         return
@@ -446,7 +446,7 @@ PANELS = 6
 
 
 @dataclass(frozen=True)
-class Ranked:
+class RankedHeads:
     """The heads of one model, best first."""
 
     by: str
@@ -465,7 +465,7 @@ class Ranked:
     """Random weights were in place of the model's own."""
 
     @staticmethod
-    def read(folder: str | Path) -> Ranked:
+    def read(folder: str | Path) -> RankedHeads:
         """What `groundling heads` found, by the measure that it names, of active heads first.
 
         Raises InputError for another folder.
@@ -501,7 +501,7 @@ class Ranked:
             raise InputError(
                 f"{path}: no result of `groundling heads` (expected whole numbers of layers and heads, each head once)"
             )
-        return Ranked(
+        return RankedHeads(
             f"{measure} in {path.parent.name}",
             heads,
             active=sum(is_active for is_active, *_ in rows),
@@ -589,7 +589,7 @@ class Mass:
         """How many heads there are in every layer whose words read boxes, by its name and number."""
         return {key: len(total) for key, total in self.total.items()}
 
-    def ranked(self) -> Ranked | None:
+    def ranked(self) -> RankedHeads | None:
         """The heads by their mean; None of a model whose words read no boxes."""
         heads = [
             (name, layer, head, round(float(share), 4))
@@ -597,4 +597,4 @@ class Mass:
             for head, share in enumerate(total / self.count[name, layer])
         ]
         best_first = sorted(heads, key=lambda one: -one[3])
-        return Ranked("attention of words to boxes", best_first) if heads else None
+        return RankedHeads("attention of words to boxes", best_first) if heads else None

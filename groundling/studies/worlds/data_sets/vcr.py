@@ -28,14 +28,14 @@ Polygon = list[list[int]]
 
 
 @dataclass(frozen=True)
-class Still(Claim[tuple[str, str]]):
+class StillQuestion(Claim[tuple[str, str]]):
     """A question of VCR's; an answer is the value that is asked for and the one that its reason tells."""
 
     thing: int
     """Number of the thing that is asked about, which is its tag."""
 
 
-def draw_still(rng: Generator) -> Still:
+def draw_still(rng: Generator) -> StillQuestion:
     """Which colour a thing has, told by its shape, or the reverse; the thing is known by its tag or its place."""
     asked, told = rng.permutation(2).tolist()
     thing = int(rng.integers(2))
@@ -52,7 +52,7 @@ def draw_still(rng: Generator) -> Still:
     subject = f"the thing {where} {1 - thing}" if where else str(thing)
     text = f"what {KINDS[asked]} is {subject} ?"
     pairs = tuple(zip(answers, reasons, strict=True))
-    return Still(text, pairs, answer_of, thing)
+    return StillQuestion(text, pairs, answer_of, thing)
 
 
 def _four_values(rng: Generator, attribute: int) -> list[str]:
@@ -72,7 +72,9 @@ def write_vcr(files: TaskFiles) -> None:
         files.put(f"vcr/{split}.jsonl", *rows)
 
 
-def _rows(files: TaskFiles, split: str, each: ClaimRound[Still], first: int) -> list[Record]:
+def _rows(
+    files: TaskFiles, split: str, each: ClaimRound[StillQuestion], first: int
+) -> list[Record]:
     """The four lines of a round, numbered from `first`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
     turn = each.rng.permutation(4).tolist()  # of the lines
@@ -135,7 +137,7 @@ class _Choices:
         }
 
 
-def _answers(claim: Still, right: int, told: bool) -> _Choices:
+def _answers(claim: StillQuestion, right: int, told: bool) -> _Choices:
     """The round's four answers; if the text is to tell, the wrong ones are of a kind that was not asked for."""
     texts = []
     for place, (asked, other) in enumerate(claim.answers):
@@ -144,7 +146,7 @@ def _answers(claim: Still, right: int, told: bool) -> _Choices:
     return _Choices(texts, [0, 1, 2, 3], right)
 
 
-def _rationales(claim: Still, right: int, order: list[int]) -> _Choices:
+def _rationales(claim: StillQuestion, right: int, order: list[int]) -> _Choices:
     """The right answer with each of the reasons, in this order."""
     answer = claim.answers[right][0]
     texts = []
