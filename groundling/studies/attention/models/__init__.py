@@ -3,16 +3,72 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from PIL import Image
 from torch import nn
+from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import RegionRow
+from groundling.core.batch import RegionRow, Sizes
 from groundling.core.errors import InputError, expecting, naming
 from groundling.data.images import Picture, read_picture
+from groundling.data.samples import TextInput, check_pieces
 from groundling.models.formats import RegionReader
+
+# Models that can only be looked at, as their folders hold them.
+
+
+class StockReader(RegionReader):
+    """A stock model of transformers that reads text beside regions or patches, and its tokenizer. Abstract."""
+
+    last_pixel = False
+    """Boxes are not cut to their last pixel."""
+    regions_from: Mapping[str, Any] = {}
+    """What made the regions that it learned from: nobody says."""
+
+    def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, regions: int) -> None:
+        """`regions`: width of their features. Raises InputError if the tokenizer knows more pieces than the model."""
+        super().__init__()
+        self.model = model
+        self.tokenizer = tokenizer
+        table = self.word_embeddings().weight
+        check_pieces(tokenizer, table)
+        width = model.config.hidden_size
+        self.sizes = Sizes(
+            text=width,
+            word_table=(table.shape[0], table.shape[1]),
+            visual=width,
+            pooled=width if model.pooler is not None else 0,
+            regions=regions,
+        )
+
+    @property
+    def kind(self) -> str:
+        """As transformers has it."""
+        return str(self.model.config.model_type)
+
+    @property
+    def special(self) -> list[int]:
+        """Ids of its tokenizer's special pieces."""
+        ids: list[int] = self.tokenizer.all_special_ids
+        return ids
+
+    def inputs(self, max_length: int) -> tuple[TextInput, None]:
+        """Texts of at most `max_length` pieces, or what the model can take (40 of the released ViLTs)."""
+        limit = self.model.config.max_position_embeddings
+        return TextInput(self.tokenizer, min(max_length, limit)), None
+
+    def word_embeddings(self) -> nn.Embedding:
+        """The table of its input words."""
+        table: nn.Embedding = self.model.get_input_embeddings()
+        return table
+
+    def export(self, folder: Path) -> None:
+        """Write a stock HF folder."""
+        self.model.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
 
 
 class PatchReader(RegionReader):

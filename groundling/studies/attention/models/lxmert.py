@@ -12,9 +12,8 @@ from torch import Tensor, nn
 from transformers import LxmertConfig, LxmertModel, PreTrainedTokenizerBase
 from transformers.models.lxmert.modeling_lxmert import LxmertAttention
 
-from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, needed
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput, check_pieces
 from groundling.models.attention import (
     ON_REQUEST,
     AttentionMap,
@@ -22,10 +21,11 @@ from groundling.models.attention import (
     places_of_regions,
     places_of_text,
 )
-from groundling.models.formats import ModelFormat, RegionReader
+from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_tokenizer, load_weights, model_type
 from groundling.models.multimodal_embeddings import check_width
 from groundling.models.text import embedded_words
+from groundling.studies.attention.models import StockReader
 
 TEXT, REGIONS = "text", "regions"
 SIDES = {
@@ -38,7 +38,7 @@ SIDES = {
 CROSS = "visual_attention"
 
 
-class Lxmert(RegionReader):
+class Lxmert(StockReader):
     """A stock `LxmertModel`: text and regions by themselves, then each reading the other.
 
     Boxes are read as LXMERT wants them, corners in shares of width and height. Its maps are named `text over text`,
@@ -47,49 +47,12 @@ class Lxmert(RegionReader):
 
     whole = False
     """It was made without a region of the whole image."""
-    last_pixel = False
-    """Boxes are not cut to their last pixel."""
-    regions_from: Mapping[str, Any] = {}
-    """What made the regions that it learned from: nobody says."""
 
     def __init__(self, model: LxmertModel, tokenizer: PreTrainedTokenizerBase) -> None:
         """Raises InputError if the tokenizer knows more pieces than the model embeds."""
-        super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        table = self.word_embeddings().weight
-        check_pieces(tokenizer, table)
+        super().__init__(model, tokenizer, regions=model.config.visual_feat_dim)
         if model.pooler is None:
             raise InputError("its pooler is missing; expected a whole LXMERT")
-        width = model.config.hidden_size
-        self.sizes = Sizes(
-            text=width,
-            word_table=(table.shape[0], table.shape[1]),
-            visual=width,
-            pooled=width,
-            regions=model.config.visual_feat_dim,
-        )
-
-    @property
-    def kind(self) -> str:
-        """As transformers has it."""
-        return str(self.model.config.model_type)
-
-    @property
-    def special(self) -> list[int]:
-        """Ids of its tokenizer's special pieces."""
-        ids: list[int] = self.tokenizer.all_special_ids
-        return ids
-
-    def inputs(self, max_length: int) -> tuple[TextInput, None]:
-        """Texts of at most `max_length` pieces, or what the model can take."""
-        limit = self.model.config.max_position_embeddings
-        return TextInput(self.tokenizer, min(max_length, limit)), None
-
-    def word_embeddings(self) -> nn.Embedding:
-        """The table of its input words."""
-        table: nn.Embedding = self.model.embeddings.word_embeddings
-        return table
 
     def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and regions, `visual` (N, R, H); `attention` is told its maps.
@@ -137,11 +100,6 @@ class Lxmert(RegionReader):
         finally:
             for hook in hooks:
                 hook.remove()
-
-    def export(self, folder: Path) -> None:
-        """Write a stock HF folder."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
 
 
 class _ModuleAttention:

@@ -13,8 +13,15 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase, ViltConfig, ViltModel
 
-from groundling.core.batch import Batch, EncoderOutput, RegionRow, Regions, Sizes, needed, sent
-from groundling.data.samples import TextInput, check_pieces, thinned
+from groundling.core.batch import (
+    Batch,
+    EncoderOutput,
+    RegionRow,
+    Regions,
+    needed,
+    sent,
+)
+from groundling.data.samples import thinned
 from groundling.models.attention import (
     AttentionMap,
     Places,
@@ -26,10 +33,10 @@ from groundling.models.attention import (
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
 from groundling.models.text import embedded_words
-from groundling.studies.attention.models import PatchReader, in_patches, processed
+from groundling.studies.attention.models import PatchReader, StockReader, in_patches, processed
 
 
-class Vilt(PatchReader):
+class Vilt(PatchReader, StockReader):
     """A stock `ViltModel`, whose patches are regions: their features are their pixels, as HF's processor makes them.
 
     transformers puts patches in an order that it draws, which attention does not depend on; here they stand row by row.
@@ -39,39 +46,12 @@ class Vilt(PatchReader):
         self, model: ViltModel, tokenizer: PreTrainedTokenizerBase, processor: Any
     ) -> None:
         """`processor` makes a photo's pixels. Raises InputError if the tokenizer knows more pieces than the model."""
-        super().__init__()
-        self.model = model
-        self.tokenizer = tokenizer
-        self.processor = processor
-        table = self.word_embeddings().weight
-        check_pieces(tokenizer, table)
         config: Any = model.config
-        width = config.hidden_size
-        self.side = int(config.patch_size)
-        self.square = int(config.image_size) // self.side
-        self.sizes = Sizes(
-            text=width,
-            word_table=(table.shape[0], table.shape[1]),
-            visual=width,
-            pooled=width if model.pooler is not None else 0,
-            regions=3 * self.side**2,
-        )
-
-    @property
-    def kind(self) -> str:
-        """As transformers has it."""
-        return str(self.model.config.model_type)
-
-    @property
-    def special(self) -> list[int]:
-        """Ids of its tokenizer's special pieces."""
-        ids: list[int] = self.tokenizer.all_special_ids
-        return ids
-
-    def inputs(self, max_length: int) -> tuple[TextInput, None]:
-        """Texts of at most `max_length` pieces, or what the model can take (40 of the released ones)."""
-        limit = self.model.config.max_position_embeddings
-        return TextInput(self.tokenizer, min(max_length, limit)), None
+        side = int(config.patch_size)
+        super().__init__(model, tokenizer, regions=3 * side**2)
+        self.processor = processor
+        self.side = side
+        self.square = int(config.image_size) // side
 
     def patches(self, photo: Image.Image) -> RegionRow:
         """Every patch of the photo; of more than the model's `max_image_length` as many, evenly spaced.
@@ -84,11 +64,6 @@ class Vilt(PatchReader):
             kept = thinned(range(1, len(row)), most)
             row = row.take(np.array([0, *kept]))
         return row
-
-    def word_embeddings(self) -> nn.Embedding:
-        """The table of its input words."""
-        table: nn.Embedding = self.model.embeddings.text_embeddings.word_embeddings
-        return table
 
     def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and of class token and patches, `visual` (N, R, H).
@@ -134,7 +109,7 @@ class Vilt(PatchReader):
         """Position embeddings (N, R, H): the model's square of them, stretched to the grid of each photo's patches."""
         table = self.model.embeddings.position_embeddings[0]
         grid = table[1:].T.view(1, -1, self.square, self.square)
-        found = table.new_zeros(*places.mask.shape, table.shape[-1])
+        found: Tensor = table.new_zeros(*places.mask.shape, table.shape[-1])
         for number, boxes in enumerate(places.boxes):
             whole = places.whole[number]
             inner = (places.mask[number] & ~whole).nonzero().squeeze(1)
@@ -166,8 +141,7 @@ class Vilt(PatchReader):
 
     def export(self, folder: Path) -> None:
         """Write a stock HF folder, with tokenizer and image processor."""
-        self.model.save_pretrained(folder)
-        self.tokenizer.save_pretrained(folder)
+        super().export(folder)
         self.processor.save_pretrained(folder)
 
 
