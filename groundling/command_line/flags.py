@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import textwrap
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from shutil import get_terminal_size
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from groundling.command_line import Command, dotted
 from groundling.core.documented import fields_told, summary_of
@@ -67,10 +68,16 @@ def parsed(command: Command, words: Sequence[str]) -> list[Any]:
     Raises InputError for a flag that there is not, and for a value that does not fit.
     """
     flags = {one.name: one for one in flags_of(command)}
+    parser = _parser(command, flags)
     try:
-        given = _given(_spelt(command, words), command, flags)
-    except InputError as error:
-        raise InputError(f"{error}; see `groundling {command.name} --help`") from None
+        found, unknown = parser.parse_known_args([*map(_number, _spelt(command, words))])
+    except argparse.ArgumentError as error:
+        reason = error.message.replace("ignored explicit argument", "takes no value, found")
+        told = f"{error.argument_name}: {reason}"
+        raise InputError(f"{told}; see `groundling {command.name} --help`") from None
+    if unknown:
+        raise InputError(_unknown(unknown[0], command, flags))
+    given = {name: _typed(words) for name, words in vars(found).items()}
     values: dict[str, dict[str, object]] = defaultdict(dict)
     for name, flag in flags.items():
         if name in given:
@@ -79,71 +86,56 @@ def parsed(command: Command, words: Sequence[str]) -> list[Any]:
     return [*made, given.get(OUT, command.place)] if command.out else made
 
 
-def _given(
-    words: Sequence[str], command: Command, flags: Mapping[str, Flag]
-) -> dict[str, str | bool | list[str]]:
-    """What was typed of each flag; raises InputError for a flag that there is not, is there twice, or lacks values.
+class _Once(argparse.Action):
+    """Keeps what a flag is given, and refuses the flag a second time: the last would count in silence."""
 
-    Of a switch the last word counts.
-    """
-    settings: dict[str, Setting | None] = {name: one.setting for name, one in flags.items()}
-    settings |= {OUT: None} if command.out else {}
-    switches = {
-        _negated(name): f"--{name}" for name, one in flags.items() if _is_switch(one.setting)
-    }
-    given: dict[str, str | bool | list[str]] = {}
-    for typed, behind in _behind(words):
-        name = switches.get(typed, typed).removeprefix("--")
-        if name not in settings:
-            raise InputError(_unknown(typed or behind[0], command, flags))
-        if name in given and not _is_switch(settings[name]):
-            raise InputError(f"--{name} is there twice, and the last would count; leave one out")
-        given[name] = _taken(typed, name, settings[name], behind)
-    return given
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        if hasattr(namespace, self.dest):
+            raise argparse.ArgumentError(self, "is there twice; leave one out")
+        setattr(namespace, self.dest, values)
 
 
-def _behind(words: Sequence[str]) -> list[tuple[str, list[str]]]:
-    """The flags among words, each with the words behind it; the flag of what stands before the first is empty."""
-    found: list[tuple[str, list[str]]] = [("", [])]
-    for word in words:
-        if _is_flag(word):
-            flag, equals_sign, value = word.partition("=")
-            found.append((flag, [value] if equals_sign else []))
+def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentParser:
+    """What tells flags from their values; these stay the words that were typed. Of a switch the last word counts."""
+    parser = argparse.ArgumentParser(
+        add_help=False,
+        allow_abbrev=False,
+        exit_on_error=False,
+        argument_default=argparse.SUPPRESS,
+    )
+    for name, one in flags.items():
+        if one.setting.kind is bool:
+            parser.add_argument(f"--{name}", dest=name, action="store_true")
+            parser.add_argument(_negated(name), dest=name, action="store_false")
         else:
-            found[-1][1].append(word)
-    return found if found[0][1] else found[1:]
+            count: int | Literal["*"] | None = one.setting.count
+            nargs = "*" if count == -1 else count
+            parser.add_argument(f"--{name}", dest=name, nargs=nargs, action=_Once)
+    if command.out:
+        parser.add_argument(f"--{OUT}", action=_Once)
+    return parser
 
 
-def _is_flag(word: str) -> bool:
-    """Whether a word is a flag, and not a value: neither a negative number nor a text of several words."""
-    if not word.startswith("-") or word == "-" or " " in word.partition("=")[0]:
-        return False
+def _number(word: str) -> str:
+    """A negative number behind a blank: argparse takes -1e-5 and -inf for flags otherwise."""
     try:
         float(word)
     except ValueError:
-        return True
-    return False
+        return word
+    return f" {word}" if word.startswith("-") else word
 
 
-def _is_switch(setting: Setting | None) -> bool:
-    return setting is not None and setting.kind is bool
-
-
-def _taken(
-    typed: str, name: str, setting: Setting | None, words: list[str]
-) -> str | bool | list[str]:
-    """What a flag takes of the words behind it, which is to be all; `setting` is None of --out."""
-    told = f" (here: {' '.join(words)})" if words else ""
-    if _is_switch(setting):
-        if words:
-            raise InputError(f"{typed} takes no value{told}: write --{name} or {_negated(name)}")
-        return typed == f"--{name}"
-    count = setting.count if setting is not None else None
-    wanted = count or 1
-    if wanted not in (-1, len(words)):
-        number = "one value" if wanted == 1 else f"{wanted} values"
-        raise InputError(f"{typed} takes {number}{told}")
-    return words if count else words[0]
+def _typed(words: Any) -> Any:
+    """What was typed, without the blank of `_number`."""
+    if isinstance(words, list):
+        return [_typed(word) for word in words]
+    return words.removeprefix(" ") if isinstance(words, str) and words[:2] == " -" else words
 
 
 def _spelt(command: Command, words: Sequence[str]) -> list[str]:
@@ -195,7 +187,7 @@ def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
     alike = alike or get_close_matches(bare, there, 1)
     hint = f"; did you mean {' or '.join(f'--{one}' for one in alike)}?" if alike else ""
     kind = "flag" if word.startswith("-") else "place for"
-    return f"{command.name} has no {kind} {word!r}{hint}"
+    return f"{command.name} has no {kind} {word.strip()!r}{hint}; see `groundling {command.name} --help`"
 
 
 # -- help --------------------------------------------------------------------------------------------------------------

@@ -68,7 +68,7 @@ CASES = [
         f"compare {OWN} --adapt.student gone --adapt.teacher model --adapt.text t.txt",
         "--adapt.student gone: no model",
     ),
-    (f"compare {OWN} --adapt.text t.txt --arms mlm", "--arms mlm needs --adapt.student FOLDER"),
+    (f"compare {OWN} --adapt.text t.txt --arms mlm", "--arms mlm needs --adapt.student"),
     (f"compare {OWN} {ADAPT} --adapt.keep-projection --adapt.held t.txt", "--adapt.text has it"),
     (f"compare {OWN} --adapt.student model --adapt.no-masked-lm", "--adapt.no-masked-lm: --arms "),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),

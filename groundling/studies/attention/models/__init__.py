@@ -1,4 +1,4 @@
-"""Models that look at photos patch by patch: a patch stands where other models have a region of a store."""
+"""Models that can only be inspected: what stock models have alike, and those that read a photo's patches."""
 
 from __future__ import annotations
 
@@ -16,8 +16,6 @@ from groundling.core.errors import InputError, expecting, naming
 from groundling.data.images import Picture, read_picture
 from groundling.data.samples import TextInput, check_pieces
 from groundling.models.formats import RegionReader
-
-# Models that can only be looked at, as their folders hold them.
 
 
 class StockReader(RegionReader):
