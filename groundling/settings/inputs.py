@@ -15,6 +15,7 @@ from groundling.settings.fields import (
     at_least,
     between,
     flag_of,
+    may_repeat,
     needed,
 )
 
@@ -36,7 +37,7 @@ or one attention layer."""
 class ImageInput(Settings):
     """Where a model's images and their regions are."""
 
-    regions: Annotated[tuple[str, ...], Input.NAMED] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
     """Region stores of the images (`groundling regions`), each STORE or NAME=STORE; none: the model reads no regions. \
 An image is looked up in all of them, and the first that has it counts. A NAME is a split of the task or one of --also \
 (in `pretrain`, a captions' file without its ending), which then reads the stores of its name alone."""
@@ -169,7 +170,7 @@ class Saved(Settings):
     all_seeds: bool = False
     """Of a run's folder: all seeds answer: the answer of most, of equals that of the higher mean probability; \
 probabilities, and answers that are numbers, are then means over seeds."""
-    regions: Annotated[tuple[str, ...], Input.NAMED] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
     """Region stores of the images, made as those that the model learned from."""
     images: Annotated[str, Input.FOLDER] = ""
     """Folder of the images: their regions are found now, by the detector or grid and the backbone that the model \

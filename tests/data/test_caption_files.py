@@ -278,7 +278,7 @@ def test_several_files_train(config: PretrainConfig, tmp_path: Path) -> None:
         (("coco.json=1e308", "cc.tsv=1e308"), "'1e308' is no weight"),
         (("coco.json=1", "=2"), "'2' is no weight"),
         (("coco.json=6", "cc.tsv"), "cc.tsv has no weight; give one to all files or to none"),
-        (("cc.tsv=6", "cc.tsv=1"), "a file is there twice"),
+        (("cc.tsv=6", "cc.tsv=1"), "cc.tsv is there twice"),
     ],
 )
 def test_weights_that_are_none(

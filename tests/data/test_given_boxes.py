@@ -215,7 +215,7 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
         ([detection(1, [1, 1, 9, 9], 0.5), 3], "entry 1: 'int' object"),
         ([detection(1, [1, 1, 9, 9], 0.5), detection("1", [1, 1, 9, 9], 0.5)], "entry 1: image_id"),  # type: ignore[arg-type]
         ([detection(1, [1, 1, 9, 9], None)], "entry 0: float"),  # type: ignore[arg-type]
-        ([detection(1, [1, 1, 10**400, 9], 0.5)], "entry 0: int too large"),
+        ([detection(1, [1, 1, 10**400, 9], 0.5)], "number of too many digits"),
     ],
 )
 def test_detections_that_do_not_fit_are_named(

@@ -707,7 +707,8 @@ def test_e5_a_share_of_people_is_from_0_to_1(score: object, tmp_path: Path) -> N
     asked = {"question_id": 1, "img_id": "COCO_val2014_000000000042", "sent": "is it red ?"}
     put(tmp_path / "trainval_label2ans.json", json.dumps(["yes", "no"]))
     path = put(tmp_path / "minival.json", json.dumps([asked | {"label": {"yes": score}}]))
-    with pytest.raises(InputError, match=r"minival.json, questions\[0\]: .* numbers from 0 to 1"):
+    told = r"(, questions\[0\]: .* numbers from 0 to 1|: .*a number of too many digits)"
+    with pytest.raises(InputError, match="minival.json" + told):
         named("tasks", Task, "vqa/minival").read(tmp_path, "minival")
     put(path, "[]")
     assert f"{path}: expected a list of questions" in check(tmp_path).problems[0]

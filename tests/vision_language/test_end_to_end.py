@@ -35,6 +35,7 @@ from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.settings.fields import changed, configured
+from groundling.settings.inputs import Pixels
 from groundling.tasks.vqa import VQA
 from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
 from groundling.vision_language.loading import load_student
@@ -446,13 +447,14 @@ def test_mistakes_are_named(
 ) -> None:
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
+    no_pixels = {"images": "", "backbone": Pixels().backbone, "side": 0}
     for change, message in (
         (
             {"model": "uniter"},
             "only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or",
         ),
         (
-            {"student": str(trained), "images": ""},
+            {"student": str(trained), **no_pixels},
             "model: this model reads pixels",
         ),
         ({"backbone": str(place / "bert")}, "bert: expected a ResNet of four stages"),
@@ -462,7 +464,7 @@ def test_mistakes_are_named(
         with pytest.raises(InputError, match=message):
             pretrain(changed(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
     stored = pretrain(
-        changed(settings, images=""), TWO, tmp_path / "stored"
+        changed(settings, **no_pixels), TWO, tmp_path / "stored"
     )  # the same without a CNN
     config = configured(
         FinetuneConfig,
