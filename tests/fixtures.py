@@ -1,0 +1,307 @@
+"""Tiny models and tokenizers, built once a session; tests that change a model take a deepcopy."""
+
+import toys  # sets HF_HUB_OFFLINE, TOKENIZERS_PARALLELISM and OMP_NUM_THREADS before torch and transformers load
+
+# isort: split
+import gc
+import multiprocessing
+import multiprocessing.forkserver
+import os
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from multiprocessing.connection import wait
+from pathlib import Path
+
+import homes
+import pytest
+import torch
+from homes import rte
+from transformers import (
+    AutoConfig,
+    AutoTokenizer,
+    BertTokenizer,
+    CLIPModel,
+    CLIPTokenizer,
+    DebertaV2Tokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerFast,
+    RobertaTokenizer,
+    SiglipModel,
+)
+from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+from groundling.cli import main
+from groundling.command_line import Command
+from groundling.data.samples import TextInput, TextSamples, WindowInput
+from groundling.models.clip import TwoTowers, clip_text
+from groundling.models.crossmodal import CrossModal
+from groundling.models.text import TextEncoder
+from groundling.runs.hashing import CACHE
+from groundling.settings.training import Sharing
+
+# No test outlives a power cut; test_running.py looks whether files are synced at all.
+os.fsync = lambda handle: None
+# Every seed is kept for devices that are not there, each with a whole traceback of who set it.
+for device in (torch.cuda, torch.xpu, torch.mtia):
+    if not device.is_available():
+        device.manual_seed_all = lambda seed: None
+
+
+gc.disable()  # until all is imported
+
+
+def pytest_collection_finish() -> None:
+    """What was imported stays for good: from here on garbage is sought among a million objects less, and less often."""
+    gc.freeze()
+    gc.enable()
+    gc.set_threshold(10_000, 20, 10)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """No test writes into the home of who runs it, or reads what is there."""
+    os.environ[CACHE] = str(tmp_path_factory.mktemp("cache"))
+
+
+@pytest.fixture
+def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
+    """The settings with which any command is run, in place of the run; whether they make sense is not looked at."""
+    found: list[tuple] = []
+
+    def record(command: Command, values: list) -> dict:
+        found.append(tuple(value for value in values if not isinstance(value, Sharing)))
+        return {"said": len(found)}
+
+    monkeypatch.setattr("groundling.command_line.Command.call", record)
+    monkeypatch.setattr("groundling.command_line.Command.check", lambda self, values: None)
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _seeded() -> None:
+    torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def processes():
+    """A multiprocessing context whose processes start from one server that has imported everything, and run nothing."""
+    context = multiprocessing.get_context("forkserver")
+    recipes = [f"groundling.commands.{name}.run" for name in ("adapt", "finetune", "regions")]
+    context.set_forkserver_preload(["toys", "homes", *recipes])
+    here = Path(__file__).parent
+    with pytest.MonkeyPatch.context() as patch:
+        # The server of Python 3.11 ignores this process's sys.path.
+        patch.setenv("PYTHONPATH", os.pathsep.join([str(here), str(here.parent)]))
+        multiprocessing.forkserver.ensure_running()
+    return context
+
+
+@pytest.fixture(scope="session")
+def two_machines(processes) -> Callable[..., None]:
+    """Calls a function on two machines of one process each, as torchrun tells processes where they are."""
+
+    def call(function: Callable[..., None], *arguments: object) -> None:
+        port = homes.free_port()
+        ranks = [
+            processes.Process(target=homes.on_machine, args=(rank, port, function, *arguments))
+            for rank in (0, 1)
+        ]
+        for rank in ranks:
+            rank.start()
+        # If one fails, the other would wait for it in a collective for ever.
+        while any(one.exitcode is None for one in ranks) and not any(one.exitcode for one in ranks):
+            wait([one.sentinel for one in ranks if one.exitcode is None], timeout=1)
+        for one in ranks:
+            if any(other.exitcode for other in ranks):
+                one.kill()
+            one.join()
+        assert [one.exitcode for one in ranks] == [0, 0]
+
+    return call
+
+
+@pytest.fixture(scope="session")
+def texts() -> list[str]:
+    return toys.sentences()
+
+
+@pytest.fixture(scope="session")
+def bert_tokenizer() -> BertTokenizer:
+    tokenizer = toys.bert_words()
+    assert tokenizer.is_fast
+    assert 150 < len(tokenizer) <= 500
+    assert tokenizer.mask_token_id == 4
+    assert len(tokenizer.tokenize("clown")) > 1
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def clip_tokenizer() -> CLIPTokenizer:
+    tokenizer = toys.clip_words()
+    ids = tokenizer("a dog")["input_ids"]
+    assert len(tokenizer) > 514
+    assert (ids[0], ids[-1]) == (tokenizer.bos_token_id, tokenizer.eos_token_id)
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def roberta_tokenizer() -> RobertaTokenizer:
+    tokenizer = toys.roberta_words()
+    assert tokenizer.is_fast
+    assert len(tokenizer) > 300
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def deberta_tokenizer() -> DebertaV2Tokenizer:
+    tokenizer = toys.deberta_words()
+    assert tokenizer.is_fast
+    assert {"▁a", "s"} <= set(tokenizer.tokenize("a dogs"))
+    assert tokenizer.unk_token_id not in tokenizer(toys.ODD[0])["input_ids"]
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def siglip_tokenizer() -> PreTrainedTokenizerFast:
+    tokenizer = toys.siglip_words()
+    assert tokenizer("a dog")["input_ids"][-1] == tokenizer.eos_token_id
+    return tokenizer
+
+
+@pytest.fixture(scope="session")
+def _students(bert_tokenizer, roberta_tokenizer, deberta_tokenizer) -> dict[str, TextEncoder]:
+    return {
+        "bert": TextEncoder(toys.bert(len(bert_tokenizer)), bert_tokenizer),
+        "electra": TextEncoder(toys.electra(len(bert_tokenizer)), bert_tokenizer),
+        "roberta": TextEncoder(toys.roberta(len(roberta_tokenizer)), roberta_tokenizer),
+        "deberta": TextEncoder(toys.deberta(len(deberta_tokenizer)), deberta_tokenizer),
+        "modernbert": TextEncoder(toys.modernbert(len(bert_tokenizer)), bert_tokenizer),
+    }
+
+
+@pytest.fixture
+def student(_students):
+    """`student("bert")` is a fresh text encoder in eval mode."""
+    return lambda name="bert": deepcopy(_students[name]).eval()
+
+
+@pytest.fixture(scope="session")
+def _clip(clip_tokenizer) -> CLIPModel:
+    return toys.clip(clip_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def _siglip(siglip_tokenizer) -> SiglipModel:
+    return toys.siglip(siglip_tokenizer)
+
+
+@pytest.fixture
+def clip(_clip) -> CLIPModel:
+    return deepcopy(_clip).eval()
+
+
+@pytest.fixture
+def siglip(_siglip) -> SiglipModel:
+    return deepcopy(_siglip).eval()
+
+
+@pytest.fixture
+def tower(clip, siglip, clip_tokenizer, siglip_tokenizer):
+    """`tower("clip")` is a fresh text tower and its tokenizer."""
+    made = {"clip": (clip, clip_tokenizer), "siglip": (siglip, siglip_tokenizer)}
+    return lambda name="clip": (clip_text(made[name][0]), made[name][1])
+
+
+@pytest.fixture(scope="session")
+def _cross() -> CrossModal:
+    return toys.cross_modal()
+
+
+@pytest.fixture
+def cross(_cross) -> CrossModal:
+    return deepcopy(_cross).eval()
+
+
+@pytest.fixture
+def towers(clip, clip_tokenizer) -> TwoTowers:
+    return TwoTowers(clip, clip_tokenizer).eval()
+
+
+@pytest.fixture(scope="session")
+def samples() -> TextSamples:
+    """64 texts with both sides; every eighth is a pair, some need several windows."""
+    return toys.both_sides()
+
+
+@pytest.fixture(scope="session")
+def text_only(bert_tokenizer) -> TextSamples:
+    return TextSamples(toys.examples(), TextInput(bert_tokenizer, 40))
+
+
+@pytest.fixture(scope="session")
+def pictures(clip_tokenizer) -> toys.Pictures:
+    return toys.Pictures(clip_tokenizer)
+
+
+@pytest.fixture(scope="session")
+def windows(clip_tokenizer) -> WindowInput:
+    return WindowInput(clip_tokenizer, toys.WINDOW)
+
+
+@pytest.fixture
+def in_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs run in this process."""
+    monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", homes.Here)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _loaded_once() -> Iterator[None]:
+    """Folders of models are read once and copied from then on: most tests load the same few all the time."""
+    kinds = (_BaseAutoModelClass, PreTrainedModel, AutoConfig, AutoTokenizer)
+    with pytest.MonkeyPatch.context() as patch:
+        for kind in kinds:
+            copies = homes.Copies(kind.from_pretrained.__func__)
+            patch.setattr(kind, "from_pretrained", classmethod(copies))
+        yield
+
+
+@pytest.fixture
+def few_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Runs ask trained models of few samples in place of hundreds, for tests that run whole documents."""
+    monkeypatch.setattr("groundling.commands.pretrain.data.ASKED", 16)
+    monkeypatch.setattr("groundling.commands.pretrain.data.ASKED_PIXELS", 8)
+    monkeypatch.setattr("groundling.commands.adapt.evaluation.REPORTED", 32)
+
+
+@pytest.fixture(scope="session")
+def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sound folders and files: student, teacher, text.txt, glue."""
+    folder = tmp_path_factory.mktemp("given")
+    homes.student(folder / "student")
+    homes.teacher(folder / "teacher")
+    homes.text(folder / "text.txt")
+    rte(folder / "glue")
+    return folder
+
+
+@pytest.fixture
+def refusal(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
+    """`refusal(arguments)` is the only line on stderr but for notes; status 2, nothing on stdout."""
+
+    def call(*arguments: object) -> str:
+        capsys.readouterr()
+        assert main([str(a) for a in arguments]) == 2
+        out, err = capsys.readouterr()
+        assert out == ""
+        lines = [line for line in err.splitlines() if not line.startswith("note: ")]
+        assert len(lines) == 1 and lines[0].startswith("groundling: "), err
+        assert err.endswith(f"{lines[0]}\n")
+        return f"{lines[0]}\n"
+
+    return call
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
