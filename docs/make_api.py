@@ -47,7 +47,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "groundling.models.attention": "AttentionMap Places",
     },
     "Objective: what is learned": {
-        "groundling.objectives": "Objective Part Given Vocabulary Targets",
+        "groundling.objectives": "Objective ObjectiveSpec ObjectiveContext Vocabulary Targets",
         "groundling.training.inner_steps": "InnerStep InnerPart MicroStep ForwardOutput",
     },
     "Task: what is asked": {

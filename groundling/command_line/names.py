@@ -39,7 +39,7 @@ ARMS = {
 
 @cache
 def offered(folder: str, kind: str) -> dict[str, dict[str, Any]]:
-    """The objects of a kind (`Part`, `Design`, ...) in the modules of a sub-package, without an import.
+    """The objects of a kind (`ObjectiveSpec`, `Architecture`, ...) in the modules of a sub-package, without an import.
 
     By name; each with what else its maker is given that is a plain value, such as `taught`.
     """
@@ -89,8 +89,8 @@ def facts_of(name: str) -> PartFacts:
 
         part = part_named(name)
         return PartFacts(part.joint, part.taught)
-    _check_offered("objectives", "Part", name)
-    told = offered("objectives", "Part")[name]
+    _check_offered("objectives", "ObjectiveSpec", name)
+    told = offered("objectives", "ObjectiveSpec")[name]
     return PartFacts(bool(told.get("joint")), bool(told.get("taught")))
 
 

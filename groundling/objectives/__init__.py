@@ -160,7 +160,7 @@ class Vocabulary:
 
 @documented
 @dataclass(frozen=True)
-class Given:
+class ObjectiveContext:
     """What a run knows when it makes its objectives."""
 
     sizes: Sizes
@@ -174,39 +174,39 @@ class Given:
 
 @documented
 @dataclass(frozen=True)
-class Part:
+class ObjectiveSpec:
     """An objective by the name it has in `--arm` and `--objectives`, and how a run makes it."""
 
     name: str
     """What commands call it."""
-    make: Callable[[Given], Objective]
+    make: Callable[[ObjectiveContext], Objective]
     """From what a run knows to a new objective."""
     joint: bool = False
     """It reads states after the cross-modal encoder."""
     taught: bool = False
     """It reads a teacher's features."""
     reads: tuple[type[Settings], ...] = ()
-    """The groups of settings that it reads, of `Given`: a run says of others that nothing reads them."""
+    """The groups of settings that it reads, of `ObjectiveContext`: a run says of others that nothing reads them."""
 
 
-def part_named(name: str) -> Part:
-    """The part called `name`: one of this package's, or `MODULE:NAME`, a `Part` or `Objective` of yours.
+def part_named(name: str) -> ObjectiveSpec:
+    """The part called `name`: one of this package's, or `MODULE:NAME`, a `ObjectiveSpec` or `Objective` of yours.
 
     An objective class is made from the sizes alone; its `needs` tell whether it wants a teacher. Raises InputError if
     there is no such part.
     """
     if not is_outside(name):
-        return named("objectives", Part, name)
+        return named("objectives", ObjectiveSpec, name)
     value = outside(name, object)
-    if isinstance(value, Part):
+    if isinstance(value, ObjectiveSpec):
         return value
     if not isinstance(value, type) or not issubclass(value, Objective):
         raise InputError(
-            f"{name}: expected a Part or a sub-class of Objective, found {described(value)}"
+            f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {described(value)}"
         )
     objective = value
     taught = any(need.startswith("features.") for need in objective.needs)
-    return Part(name, lambda given: objective(given.sizes), taught=taught)
+    return ObjectiveSpec(name, lambda given: objective(given.sizes), taught=taught)
 
 
 def in_order(objectives: Sequence[Objective]) -> list[Objective]:
@@ -217,7 +217,7 @@ def in_order(objectives: Sequence[Objective]) -> list[Objective]:
 # How a run makes its objectives from their names, and what it must know of them.
 
 
-def make_objectives(names: Sequence[str], given: Given, seed: int) -> list[Objective]:
+def make_objectives(names: Sequence[str], given: ObjectiveContext, seed: int) -> list[Objective]:
     """Objectives by name; each one's head is drawn by its own key, so it is the same in every run that has it."""
     objectives = []
     for name in names:
@@ -245,7 +245,7 @@ def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
     save_heads(folder, heads)
 
 
-def features_needed(names: Sequence[str], given: Given) -> frozenset[str]:
+def features_needed(names: Sequence[str], given: ObjectiveContext) -> frozenset[str]:
     """Names of the features that objectives read of teachers."""
     # What an objective needs may follow from its settings, so that it must be made to be asked; any width will do.
     sizes = given.sizes._replace(teacher=1, teacher_image=1)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, Sample, Sizes, needed, picked
 from groundling.models.heads import LMHead
-from groundling.objectives import Objective, Part
+from groundling.objectives import Objective, ObjectiveSpec
 from groundling.settings.objectives import CrossModalOptions
 
 RELEASED_SLOTS = 9 * 77
@@ -92,7 +92,7 @@ class ClipTokens(Objective):
         return {"clip_tokens": loss}
 
 
-CLIP_TOKENS = Part(
+CLIP_TOKENS = ObjectiveSpec(
     "clip_tokens",
     lambda given: ClipTokens(given.sizes, targets=given.crossing.clip_targets),
     joint=True,

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, Sizes, needed, picked
-from groundling.objectives import Given, Objective, Part
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
 from groundling.objectives.contrast import everyone, info_nce
 from groundling.settings.objectives import Distilling
 
@@ -136,7 +136,7 @@ def _text_numbers(words: Tensor) -> Tensor:
     return mixed.sum(1)
 
 
-def _distill(given: Given, kind: Literal["contrastive", "l1"]) -> Distill:
+def _distill(given: ObjectiveContext, kind: Literal["contrastive", "l1"]) -> Distill:
     options = given.settings.distilling
     return Distill(
         given.sizes,
@@ -150,10 +150,10 @@ def _distill(given: Given, kind: Literal["contrastive", "l1"]) -> Distill:
     )
 
 
-CONTRASTIVE = Part(
+CONTRASTIVE = ObjectiveSpec(
     "contrastive",
     lambda given: _distill(given, "contrastive"),
     taught=True,
     reads=(Distilling,),
 )
-L1 = Part("l1", lambda given: _distill(given, "l1"), taught=True, reads=(Distilling,))
+L1 = ObjectiveSpec("l1", lambda given: _distill(given, "l1"), taught=True, reads=(Distilling,))

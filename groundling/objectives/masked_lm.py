@@ -22,7 +22,7 @@ from groundling.core.batch import (
 )
 from groundling.core.errors import InputError
 from groundling.models.heads import JOINT_LM_HEAD, LM_HEAD, LMHead
-from groundling.objectives import Given, Objective, Part, Targets
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, Targets
 from groundling.settings.objectives import CrossModalOptions, Masking
 
 
@@ -166,7 +166,9 @@ def _parts(row: TextRow, ordinary: np.ndarray) -> list[np.ndarray]:
     return [ordinary & (row.part == number) for number in np.unique(row.part[ordinary])]
 
 
-def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None) -> MaskedLM:
+def masked_lm(
+    given: ObjectiveContext, joint: bool = False, whole_word: bool | None = None
+) -> MaskedLM:
     """Masked LM as a run's settings have it; `whole_word` overrides them. Raises InputError without a mask token."""
     vocabulary = needed(given.vocabulary, "vocabulary", "masked_lm")
     masking = given.settings.masking
@@ -181,8 +183,8 @@ def masked_lm(given: Given, joint: bool = False, whole_word: bool | None = None)
     )
 
 
-MLM = Part("mlm", masked_lm, reads=(Masking,))
-JOINT_MLM = Part(
+MLM = ObjectiveSpec("mlm", masked_lm, reads=(Masking,))
+JOINT_MLM = ObjectiveSpec(
     "joint_mlm",
     lambda given: masked_lm(given, joint=True),
     joint=True,

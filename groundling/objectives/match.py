@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from groundling.core.batch import Batch, EncoderOutput, Sample, Sizes, TextRow, needed
 from groundling.models.heads import Pooler
-from groundling.objectives import Given, Objective, Other, Part, Targets
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, Other, Targets
 from groundling.settings.objectives import CrossModalOptions
 
 NEAREST = 8
@@ -98,9 +98,9 @@ def _shared(one: TextRow, other: TextRow) -> float:
     return len(np.intersect1d(one.ids, other.ids)) / len(np.union1d(one.ids, other.ids))
 
 
-def _match(given: Given) -> Match:
+def _match(given: ObjectiveContext) -> Match:
     options = given.crossing
     return Match(given.sizes, hard=options.hard_negatives, near=options.match_negatives == "length")
 
 
-MATCH = Part("match", _match, joint=True, reads=(CrossModalOptions,))
+MATCH = ObjectiveSpec("match", _match, joint=True, reads=(CrossModalOptions,))

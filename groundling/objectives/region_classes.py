@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, Regions, Sizes, needed, picked
 from groundling.core.errors import InputError
 from groundling.models.task_heads import block
-from groundling.objectives import Given, Objective, Part, Targets
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, Targets
 
 
 class RegionClasses(Objective):
@@ -72,8 +72,8 @@ class RegionClasses(Objective):
         return {self.name: F.cross_entropy(guesses, labels, reduction="sum")}
 
 
-def _made(given: Given) -> RegionClasses:
+def _made(given: ObjectiveContext) -> RegionClasses:
     return RegionClasses(given.sizes)
 
 
-REGION_CLASSES = Part("region_classes", _made)
+REGION_CLASSES = ObjectiveSpec("region_classes", _made)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.objectives import Given, Objective
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.supervised import Supervised
 from groundling.settings.objectives import Targeted
 
@@ -214,7 +214,7 @@ class TargetedTerm(Objective, ABC):
         return lines
 
 
-def of_settings(kind: Callable[..., Objective]) -> Callable[[Given], Objective]:
+def of_settings(kind: Callable[..., Objective]) -> Callable[[ObjectiveContext], Objective]:
     """How a run makes a term: with the command's settings and the task's form."""
     return lambda given: kind(
         given.sizes,

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
 from groundling.core.errors import InputError
-from groundling.objectives import Part
+from groundling.objectives import ObjectiveSpec
 from groundling.objectives.targeted import TargetedTerm, of_settings
 from groundling.settings.objectives import Distilling, Targeted
 
@@ -78,4 +78,6 @@ class TargetedImage(TargetedTerm):
         return lines
 
 
-TD_IMAGE = Part("td_image", of_settings(TargetedImage), taught=True, reads=(Distilling, Targeted))
+TD_IMAGE = ObjectiveSpec(
+    "td_image", of_settings(TargetedImage), taught=True, reads=(Distilling, Targeted)
+)

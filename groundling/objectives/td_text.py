@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from groundling.core.batch import Batch, EncoderOutput, needed
-from groundling.objectives import Part
+from groundling.objectives import ObjectiveSpec
 from groundling.objectives.targeted import TargetedTerm, of_settings
 from groundling.settings.objectives import Distilling, Targeted
 
@@ -23,4 +23,6 @@ class TargetedText(TargetedTerm):
         return self.distance(states[:, 0], batch.features[self.feature])
 
 
-TD_TEXT = Part("td_text", of_settings(TargetedText), taught=True, reads=(Distilling, Targeted))
+TD_TEXT = ObjectiveSpec(
+    "td_text", of_settings(TargetedText), taught=True, reads=(Distilling, Targeted)
+)

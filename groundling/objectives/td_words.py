@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from groundling.core.batch import IGNORE, Batch, EncoderOutput, needed
-from groundling.objectives import Part
+from groundling.objectives import ObjectiveSpec
 from groundling.objectives.targeted import TargetedTerm, of_settings
 from groundling.settings.objectives import Distilling, Targeted
 
@@ -67,4 +67,6 @@ class TargetedWords(TargetedTerm):
         return {**super().forward(encoded, batch), **watched}
 
 
-TD_WORDS = Part("td_words", of_settings(TargetedWords), taught=True, reads=(Distilling, Targeted))
+TD_WORDS = ObjectiveSpec(
+    "td_words", of_settings(TargetedWords), taught=True, reads=(Distilling, Targeted)
+)

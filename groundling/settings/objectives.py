@@ -127,7 +127,7 @@ run ends."""
 class ObjectiveSettings(Settings):
     """What objectives are set by, in every command that trains with them.
 
-    An objective with settings of its own declares their group here, and its `Part` names the group as what it reads.
+    An objective with settings of its own declares their group here, and its `ObjectiveSpec` names it among `reads`.
     """
 
     masking: Masking = field(default_factory=Masking)

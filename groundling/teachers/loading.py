@@ -15,7 +15,7 @@ from groundling.core.rng import seed_of
 from groundling.data.text.keywords import Keywords
 from groundling.models.adapters import IMAGE, TEXT, Base
 from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text, load_frozen_clip
-from groundling.objectives import Given, features_needed
+from groundling.objectives import ObjectiveContext, features_needed
 from groundling.settings.objectives import Distilling, Targeted
 from groundling.teachers import Teacher, is_teacher
 from groundling.teachers.clip import ClipTeacher
@@ -27,7 +27,7 @@ from groundling.teachers.text import ClipTextTeacher
 def load_teacher_set(
     source: str,
     names: Sequence[str],
-    given: Given,
+    given: ObjectiveContext,
     device: torch.device,
     out: Path,
     seed: int,

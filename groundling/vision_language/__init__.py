@@ -10,7 +10,7 @@ from groundling.core.documented import documented
 from groundling.core.errors import InputError
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
-from groundling.objectives import Given, Objective
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.settings.objectives import PhaseOptions
 from groundling.vision_language.single_stream import SingleStream
 
@@ -20,7 +20,7 @@ from groundling.vision_language.single_stream import SingleStream
 class Phase:
     """What a model is pre-trained with: objectives, and how often a step scores which of them."""
 
-    objectives: Callable[[Given, PhaseOptions], list[Objective]]
+    objectives: Callable[[ObjectiveContext, PhaseOptions], list[Objective]]
     """Makes them, from what a run knows and what its settings say."""
     mix: Sequence[tuple[float, tuple[str, ...]]] = ()
     """(ratio, objectives) of each kind of step; empty: every step scores all of them."""

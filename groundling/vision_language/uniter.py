@@ -29,7 +29,7 @@ from groundling.models.task_heads import (
     answer,
     block,
 )
-from groundling.objectives import Given, Objective
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
@@ -221,13 +221,13 @@ class UniterRegionHead(EachRegionTransformed):
         super().__init__(reading, dropout)
 
 
-def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
     """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
     sizes = given.sizes
     return [masked_lm(given), SentenceImage(sizes, alignment=0.1), *_of_regions(sizes, options)]
 
 
-def task_objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+def task_objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
     """The same on a task's own texts, without the matching (release, pretrain_vcr.py and its configurations)."""
     return [masked_lm(given), *_of_regions(given.sizes, options)]
 

@@ -18,7 +18,7 @@ from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_config, load_tokenizer
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings, RegionPooling, fresh
 from groundling.models.task_heads import HeadContext, MaskWord, answer
-from groundling.objectives import Given, Objective
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.objectives import PhaseOptions
@@ -173,7 +173,7 @@ class VisualBertVqaHead(MaskWord):
         return outputs
 
 
-def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
     """Masked LM with the image and sentence-image prediction, which ablation C4 leaves out (Appendix A)."""
     chosen: list[Objective] = [masked_lm(given)]
     if options.sentence_image:
@@ -181,7 +181,7 @@ def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
     return chosen
 
 
-def task_objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+def task_objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
     """Masked LM alone, as in the paper's task-specific phase.
 
     The head of sentence-image prediction may tell right texts from wrong ones (release: NLVR2 and VCR).

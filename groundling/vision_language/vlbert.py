@@ -30,7 +30,7 @@ from groundling.models.task_heads import (
     answer,
     block,
 )
-from groundling.objectives import Given, Objective
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.objectives.masked_lm import masked_lm
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.sentence_image import SentenceImage
@@ -304,7 +304,7 @@ class VLBertRegionHead(EachRegionTransformed):
         return int((labels >= 0).sum()) if by_itself else len(labels)
 
 
-def objectives(given: Given, options: PhaseOptions) -> list[Objective]:
+def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
     """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
 
     Raises InputError if the regions have no classes and nobody said that they need none.

@@ -23,7 +23,7 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.models.formats import ModelFormat
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
-from groundling.objectives import Given, Objective, Part, make_objectives
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, make_objectives
 from groundling.objectives.supervised import Supervised
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
@@ -120,16 +120,20 @@ def test_a_lone_text_in_place_of_several_is_refused(
 
 def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.MonkeyPatch) -> None:
     parts = {
-        "list": Part("list", lambda given: with_method(Length, "saved", list)(given.sizes)),
-        "text": Part("text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(Sizes())),
-        "none": Part("none", lambda given: None),
+        "list": ObjectiveSpec(
+            "list", lambda given: with_method(Length, "saved", list)(given.sizes)
+        ),
+        "text": ObjectiveSpec(
+            "text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(Sizes())
+        ),
+        "none": ObjectiveSpec("none", lambda given: None),
     }
     monkeypatch.setattr(making, "part_named", parts.__getitem__)
     for name in ("list", "text"):
         with pytest.raises(InputError, match="length: `saved` returns no modules by name"):
-            make_objectives([name], Given(Sizes()), 0)
+            make_objectives([name], ObjectiveContext(Sizes()), 0)
     with pytest.raises(InputError, match="none: makes a NoneType, expected an Objective"):
-        make_objectives(["none"], Given(Sizes()), 0)
+        make_objectives(["none"], ObjectiveContext(Sizes()), 0)
 
 
 TEACHERS = [

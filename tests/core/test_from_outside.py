@@ -37,7 +37,7 @@ from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.core.registry import is_outside
 from groundling.data.regions.samples import RegionOptions, RegionSamples
-from groundling.objectives import Given, Objective, part_named
+from groundling.objectives import Objective, ObjectiveContext, part_named
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import configured
 from groundling.stats.finished_runs import collect
@@ -61,7 +61,7 @@ MORE = {
 
 import torch.nn.functional as F
 
-from groundling.objectives import Objective, Part
+from groundling.objectives import Objective, ObjectiveSpec
 
 
 class Doubt(Objective):
@@ -101,7 +101,7 @@ class Never(Objective):
         return {"never": encoded.heads["supervised"][:0].sum()}
 
 
-DOUBT = Part("doubt", lambda given: Doubt(given.sizes, weight=0.5))
+DOUBT = ObjectiveSpec("doubt", lambda given: Doubt(given.sizes, weight=0.5))
 ''',
     "mine/scored.py": '''
 """A task with a metric of its own."""
@@ -275,7 +275,9 @@ def test_an_objective_as_an_object(mine: Any, student: Any, text_only: Any, tmp_
     train(model, [objective], text_only, replace(STEPS, steps=8, lr=3e-3), tmp_path)
     lines = log_of(tmp_path)
     assert lines[-1]["length"] < lines[0]["length"]
-    assert isinstance(part_named("mine.shorter:SHORTER").make(Given(model.sizes)), Objective)
+    assert isinstance(
+        part_named("mine.shorter:SHORTER").make(ObjectiveContext(model.sizes)), Objective
+    )
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -1001,16 +1003,20 @@ TYPES = [
     (
         "--objectives",
         "mine.wrong:LINES",
-        "expected a Part or a sub-class of Objective, found a str",
+        "expected an ObjectiveSpec or a sub-class of Objective, found a str",
     ),
     (
         "--objectives",
         "mine.bag:Bag",
-        "expected a Part or a sub-class of Objective, found the class",
+        "expected an ObjectiveSpec or a sub-class of Objective, found the class",
     ),
-    ("--arm", "mine.dogs:DOGS", "expected a Part or a sub-class of Objective, found a Task"),
+    (
+        "--arm",
+        "mine.dogs:DOGS",
+        "expected an ObjectiveSpec or a sub-class of Objective, found a Task",
+    ),
     ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
-    ("--teacher", "mine.shorter:Part", "cannot be made without arguments"),
+    ("--teacher", "mine.shorter:ObjectiveSpec", "cannot be made without arguments"),
     ("--inner", "mine.wrong:NUMBER", "expected an InnerStep, found an int"),
     ("--inner", "mine.wrong:Needs", "cannot be made without arguments"),
     ("--inner", "mine.wrong:needs_one", "cannot be made without arguments"),

@@ -315,9 +315,7 @@ def test_the_code_behind_a_name_is_all_of_the_users_own(place: Path) -> None:
 def test_an_edited_module_that_another_imports_makes_another_run(
     place: Path, tuned: Path, capsys: Any
 ) -> None:
-    code = (
-        "from groundling.objectives import Objective, Part\nfrom mine.weights import WEIGHT\n\n\n"
-    )
+    code = "from groundling.objectives import Objective, ObjectiveSpec\nfrom mine.weights import WEIGHT\n\n\n"
     code += "class Short(Objective):\n    name = 'short'\n    needs = ('text',)\n\n"
     code += "    def count(self, batch):\n        return {'length': int(batch.text.mask.sum())}\n\n"
     code += "    def forward(self, encoded, batch):\n"

@@ -20,7 +20,7 @@ from groundling.core.documented import fields_told
 from groundling.core.errors import InputError
 from groundling.core.registry import instances
 from groundling.models import hub as folders
-from groundling.objectives import Part
+from groundling.objectives import ObjectiveSpec
 from groundling.settings.fields import changed, configured, flat
 from groundling.training.inner_steps import InnerPart
 from groundling.vision_language import Architecture
@@ -185,13 +185,13 @@ def test_every_setting_that_names_a_file_is_looked_at() -> None:
 
 def test_names_are_read_from_the_source_as_they_are() -> None:
     for folder, kind in (
-        ("objectives", Part),
+        ("objectives", ObjectiveSpec),
         ("vision_language", Architecture),
         ("training.inner_steps", InnerPart),
     ):
         there: dict[str, Any] = instances(folder, kind)
         assert set(offered(folder, kind.__name__)) == set(there)
-    for name, part in instances("objectives", Part).items():
+    for name, part in instances("objectives", ObjectiveSpec).items():
         assert (facts_of(name).joint, facts_of(name).taught) == (part.joint, part.taught)
 
 

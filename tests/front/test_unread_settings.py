@@ -16,7 +16,7 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
 from groundling.core.registry import instances
-from groundling.objectives import Part, unread
+from groundling.objectives import ObjectiveSpec, unread
 from groundling.settings.fields import configured, declared, flat, may_repeat
 from groundling.settings.objectives import CrossModalOptions, ExtraObjectives, ObjectiveSettings
 
@@ -111,7 +111,9 @@ def test_settings_without_a_reader_are_named(
 
 
 def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
-    read = {group for part in instances("objectives", Part).values() for group in part.reads}
+    read = {
+        group for part in instances("objectives", ObjectiveSpec).values() for group in part.reads
+    }
     groups = {one.kind for one in declared(ObjectiveSettings).values()}
     assert read == {*groups, CrossModalOptions}
 

@@ -40,7 +40,7 @@ from groundling.data.text.keywords import Keyword, select, select_random, token_
 from groundling.data.text.words import spans
 from groundling.models.clip import ClipImage, ClipText, load_clip_image
 from groundling.models.task_heads import HeadContext
-from groundling.objectives import Given, Objective
+from groundling.objectives import Objective, ObjectiveContext
 from groundling.settings.fields import changed, configured
 from groundling.settings.objectives import Targeted
 from groundling.teachers import add_features, loading
@@ -778,7 +778,7 @@ def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
 def test_form_decides_what_it_can_be_sure_of(place):
     *_, scores = teacher(place, wants=["clip_similarity"], form=MultipleChoice(("0", "1"))).members
     assert isinstance(scores, ClipScores) and scores.sure_of is None
-    assert Given(Sizes()).form is None
+    assert ObjectiveContext(Sizes()).form is None
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------

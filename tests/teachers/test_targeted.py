@@ -42,7 +42,7 @@ from groundling.core.output_types import (
 from groundling.data.regions.samples import RegionOptions, RegionSamples
 from groundling.data.samples import TextInput, TextSamples
 from groundling.models.task_heads import HeadContext, TaskHead
-from groundling.objectives import Given, Objective, part_named
+from groundling.objectives import Objective, ObjectiveContext, part_named
 from groundling.objectives.supervised import Supervised
 from groundling.objectives.targeted import Gate, TargetedTerm
 from groundling.objectives.td_image import TargetedImage
@@ -336,7 +336,7 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
 
 
 def gate_of(form: OutputType | None, **options: Any) -> Objective:
-    given = Given(
+    given = ObjectiveContext(
         Sizes(text=4, teacher=4),
         form=form,
         settings=ObjectiveSettings(targeted=Targeted(**{"td_gate": "question", **options})),
@@ -371,7 +371,7 @@ def test_a_gate_without_logits_or_numbers() -> None:
 def test_a_text_student_has_no_image(student: Any, cross: Any) -> None:
     for model in (student(), cross):
         with pytest.raises(InputError, match="td_image: this model reads no regions") as error:
-            part_named("td_image").make(Given(model.sizes._replace(teacher=24)))
+            part_named("td_image").make(ObjectiveContext(model.sizes._replace(teacher=24)))
         assert "\n" not in str(error.value)
 
 
@@ -414,7 +414,7 @@ def distilled(name: str, gate: str, **options: Any) -> tuple[ModelWithObjectives
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)).eval())
     settings = Targeted(**{"td_gate": gate, "td_temperature": HALF, **options})
-    given = Given(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
+    given = ObjectiveContext(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
     terms = [part_named(term).make(given) for term in TERMS]
     samples = toys.Clip(shown(questions(), model.whole))
     batch = collate(samples.get(range(6), [np.random.default_rng(0)] * 6))
@@ -747,7 +747,7 @@ def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, A
     torch.manual_seed(1)
     task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)))
     settings = Targeted(td_gate="question", td_temperature=HALF)
-    given = Given(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
+    given = ObjectiveContext(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
     terms = [part_named(term).make(given) for term in TERMS]
     config = replace(STEPS, steps=steps, batch=4, lr=1e-3, save_every=2)
     train(model, [task, *terms], [mixed()], config, out, inner=inner)
@@ -774,7 +774,9 @@ def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)))
     text = part_named("td_text").make(
-        Given(sizes, settings=configured(ObjectiveSettings, td_gate="question"), form=task.form)
+        ObjectiveContext(
+            sizes, settings=configured(ObjectiveSettings, td_gate="question"), form=task.form
+        )
     )
     samples = UnlabelledSamples(toys.Clip(shown(questions(), False)), np.array(0))
     before = {name: value.clone() for name, value in task.state_dict().items()}

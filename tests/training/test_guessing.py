@@ -18,7 +18,7 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import collate
 from groundling.core.registry import instances
-from groundling.objectives import Given, Part, Targets, Vocabulary
+from groundling.objectives import ObjectiveContext, ObjectiveSpec, Targets, Vocabulary
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
@@ -104,11 +104,11 @@ def test_every_objective_of_ours_scores_what_it_says() -> None:
     """Terms that `scored_against` names are terms that `count` knows, so that both are of the same loss."""
     samples = toys.seen()
     model = toys.seer()
-    for part in instances("objectives", Part).values():
+    for part in instances("objectives", ObjectiveSpec).values():
         if part.joint or part.taught or part.name == "match":
             continue
         vocabulary = Vocabulary.of(model.text.tokenizer)
-        objective = part.make(Given(model.sizes._replace(classes=5), vocabulary))
+        objective = part.make(ObjectiveContext(model.sizes._replace(classes=5), vocabulary))
         batch = collate(Corruption(0)(samples, range(8), 0, [objective]))
         assert objective.scored_against(batch).keys() <= objective.count(batch).keys()
 

@@ -32,7 +32,7 @@ from groundling.core.registry import instances, named
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.data.samples import TextSamples
 from groundling.models.task_heads import FirstPosition, HeadContext, ImagesApart, PairPooler
-from groundling.objectives import Given, Vocabulary
+from groundling.objectives import ObjectiveContext, Vocabulary
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.supervised import Supervised
 from groundling.settings.fields import changed, configured
@@ -352,7 +352,7 @@ def test_pre_training_has_the_papers_sizes() -> None:
         ("visualbert", 0, 112_074_812, 111_450_624),
         ("uniter", 28_996, 112_938_887, 109_898_752),
     ):
-        given = Given(sizes._replace(word_table=(cased or 30522, 768)), words)
+        given = ObjectiveContext(sizes._replace(word_table=(cased or 30522, 768)), words)
         with torch.device("meta"):
             objectives = DESIGNS[kind].phase.objectives(given, PhaseOptions())
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind

@@ -48,7 +48,7 @@ from groundling.data.samples import TextInput, TextSamples
 from groundling.data.text.words import rewritten
 from groundling.models.heads import save_heads, start_layer
 from groundling.models.task_heads import HeadContext, plain_head
-from groundling.objectives import Given, part_named
+from groundling.objectives import ObjectiveContext, part_named
 from groundling.objectives.masked_regions import MaskedRegions
 from groundling.objectives.region_classes import RegionClasses
 from groundling.objectives.supervised import Supervised
@@ -270,12 +270,12 @@ def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
     sizes = Sizes(text=8, visual=8, classes=4)
     earlier = MaskedRegions(sizes)
     save_heads(tmp_path, earlier.saved())
-    made = part_named("region_classes").make(Given(sizes))
+    made = part_named("region_classes").make(ObjectiveContext(sizes))
     done = [start_layer(layer, tmp_path, name, "bert") for layer, name in made.starts()]
     assert done == [True, False]
     assert torch.equal(made.between[0].weight, earlier.head[0].weight)  # type: ignore[index, union-attr]
     with pytest.raises(InputError, match="there are none: make"):
-        part_named("region_classes").make(Given(sizes._replace(classes=0)))
+        part_named("region_classes").make(ObjectiveContext(sizes._replace(classes=0)))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------

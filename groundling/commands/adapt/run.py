@@ -31,8 +31,8 @@ from groundling.models.loading import precision_note
 from groundling.models.sentence import Sentence, pooled_by
 from groundling.models.text import TextEncoder, load_text_encoder
 from groundling.objectives import (
-    Given,
     Objective,
+    ObjectiveContext,
     Vocabulary,
     fewer_negatives,
     make_objectives,
@@ -130,7 +130,7 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
         run.note(reading.note(config.arm, windows.max_windows))
     files = weighted_files(config.text, "--text")
     texts, held = _texts(config, files, reading, text, windows, place_of_stores(run.folder))
-    given = Given(model.sizes, Vocabulary.of(text.tokenizer), settings, config.crossing)
+    given = ObjectiveContext(model.sizes, Vocabulary.of(text.tokenizer), settings, config.crossing)
     also = [FrozenCopy(text)] if retains else []
     teacher_set = _teacher_set(run, config.teacher, arm, given, training.seed, also)
     samples, teachers = teacher_set.wrap(texts)
@@ -190,7 +190,7 @@ def _texts(
 
 
 def _teacher_set(
-    run: Run, teacher: str, arm: Arm, given: Given, seed: int, also: Sequence[FrozenCopy]
+    run: Run, teacher: str, arm: Arm, given: ObjectiveContext, seed: int, also: Sequence[FrozenCopy]
 ) -> TeacherSet:
     """A teacher of its own: the cross-modal model trains its CLIP side, a teacher never changes."""
     source = teacher if arm.taught else ""

@@ -54,8 +54,8 @@ from groundling.models.loading import precision_note
 from groundling.models.task_heads import TaskHead
 from groundling.models.text import TextEncoder
 from groundling.objectives import (
-    Given,
     Objective,
+    ObjectiveContext,
     Vocabulary,
     fewer_negatives,
     make_objectives,
@@ -455,10 +455,10 @@ def _given(
     settings: ObjectiveSettings,
     form: OutputType,
     store: SeveralStores | None,
-) -> Given:
+) -> ObjectiveContext:
     """What the objectives `names` beside the task's own are made from, but for the teachers' widths."""
     text = text_encoder_of(student)
-    return Given(
+    return ObjectiveContext(
         sizes_with_classes(student, store),
         Vocabulary.of(text.tokenizer) if text is not None and names else None,
         settings,

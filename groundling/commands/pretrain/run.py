@@ -37,8 +37,8 @@ from groundling.models.heads import load_head, start_lm_head
 from groundling.models.loading import precision_note
 from groundling.models.text import TextEncoder
 from groundling.objectives import (
-    Given,
     Objective,
+    ObjectiveContext,
     Vocabulary,
     check_saved,
     fewer_negatives,
@@ -150,9 +150,11 @@ def _save(model: SingleStream, objectives: Sequence[Objective], folder: Path) ->
     save_objectives(folder / "model", objectives)
 
 
-def _given(model: SingleStream, store: SeveralStores, settings: ObjectiveSettings) -> Given:
+def _given(
+    model: SingleStream, store: SeveralStores, settings: ObjectiveSettings
+) -> ObjectiveContext:
     """What objectives are made from, but for the teachers' widths."""
-    return Given(
+    return ObjectiveContext(
         model.sizes._replace(classes=store.classes, background=store.background),
         Vocabulary.of(model.text.tokenizer),
         settings,
@@ -232,7 +234,7 @@ def _phase(
 
 
 def _own_objectives(
-    phase: Phase, given: Given, options: PhaseOptions, name: str, seed: int
+    phase: Phase, given: ObjectiveContext, options: PhaseOptions, name: str, seed: int
 ) -> list[Objective]:
     """The objectives of the phase of the model called `name`, with new heads."""
     torch.manual_seed(seed_of(seed, "init", "heads"))
