@@ -212,6 +212,7 @@ def test_an_unknown_command_is_one_line(
         ("adapt --steps 1.5", "--steps = 1.5, expected a whole number"),
         ("adapt --steps", "--steps: expected one argument; see `groundling adapt --help`"),
         ("adapt --betas 1", "--betas: expected 2 arguments; see `groundling adapt --help`"),
+        ("teach --vocabulary 2", "--vocabulary = 2, expected at least 3"),
         ("adapt --lr -1e-5", "--lr = -1e-05, expected at least 0"),
         ("adapt --betas -1e-5 .9", "--betas = -1e-05 0.9, expected at least 0 and below 1"),
         ("adapt --lr inf", "--lr = inf, expected at least 0, and a finite number"),

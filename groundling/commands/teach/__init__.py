@@ -55,7 +55,7 @@ json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images wi
     """Width and layers of the text tower."""
     projection: Annotated[int, at_least(1)] = 192
     """Width of the joint space."""
-    vocabulary: Annotated[int, at_least(1)] = 4000
+    vocabulary: Annotated[int, at_least(3)] = 4000
     """Pieces of the byte-pair tokenizer, which is trained on the captions."""
     window: Annotated[int, at_least(3)] = 32
     """Positions of the text tower."""

@@ -199,7 +199,7 @@ or Hugging Face's VisualBERT, ViLT or CLIP."""
     """--task: only the examples of this image, this caption of Flickr30k (IMAGE#NUMBER) or this id."""
     first: Annotated[int, at_least(0)] = 0
     """Only so many of the pairs, from the first (--predictions: of each kind); 0: all."""
-    regions: Annotated[tuple[str, ...], Input.NAMED] = ()
+    regions: Annotated[tuple[str, ...], Input.NAMED, may_repeat] = ()
     """Region stores; a photo that none of them has gets its regions as the first store's were made."""
     detector: Annotated[str, Input.MODEL] = ""
     """Detector that finds the regions of photos: hub id or folder; empty: the one that the model learned with."""
