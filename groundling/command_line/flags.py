@@ -135,7 +135,7 @@ def _typed(words: Any) -> Any:
     """What was typed, without the blank of `_number`."""
     if isinstance(words, list):
         return [_typed(word) for word in words]
-    return words.removeprefix(" ") if isinstance(words, str) and words[:2] == " -" else words
+    return words[1:] if isinstance(words, str) and words == _number(words[1:]) else words
 
 
 def _spelt(command: Command, words: Sequence[str]) -> list[str]:

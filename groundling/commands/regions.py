@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, ResumableRun
-from groundling.settings.fields import Input, Settings, at_least, flat, may_repeat, refuse_given
+from groundling.settings.fields import Input, Settings, at_least, by_name, may_repeat, refuse_given
 from groundling.settings.inputs import Extraction
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
 
 def told(config: RegionsConfig) -> Mapping[str, object]:
     """Settings on which results depend, and the bytes of files that are imported, in place of their hashes."""
-    settings = {one.name: vars(group)[one.name] for group, one in flat(config)}
+    settings = by_name(config)
     del settings["processes"], settings["cpu"]
     sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
     return {**settings, **({"bytes": sizes} if sizes else {})}

@@ -11,7 +11,7 @@ from typing import Any
 from groundling.core.errors import InputError
 from groundling.runs.folder import SETTINGS, open_run
 from groundling.runs.progress import Work
-from groundling.settings.fields import flat, told
+from groundling.settings.fields import by_name, told
 
 Inputs = Mapping[str, str | Path]
 """Files and folders by name, as a run's hashes are called."""
@@ -107,9 +107,7 @@ class ResumableRun(Leaves):
 
         every = list(settings.values())
         kept = self._told(settings) if self.told is None else self.told(*every)
-        cpu = any(
-            vars(group)[one.name] for own in every for group, one in flat(own) if one.name == "cpu"
-        )
+        cpu = any(by_name(own).get("cpu") for own in every)
         makes = self.makes(*every) if callable(self.makes) else self.makes
         run = Run(out, name, kept, self.inputs(*every), cpu, makes, self.patience)
         if not self.grows and run.result is not None:

@@ -327,9 +327,9 @@ def flat(config: object) -> list[tuple[object, Setting]]:
     return found
 
 
-def by_name(config: object) -> dict[str, Any]:
-    """The value of every single setting of a configuration, those of its groups too."""
-    return {one.name: vars(group)[one.name] for group, one in flat(config)}
+def by_name(*configs: object) -> dict[str, Any]:
+    """The value of every single setting of configurations, those of their groups too."""
+    return {one.name: vars(group)[one.name] for config in configs for group, one in flat(config)}
 
 
 def told(config: object) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from groundling.commands.sweep.schema import (
-    Filled,
     Sweep,
     SweepSource,
     defaults_of,
@@ -20,7 +19,7 @@ from groundling.commands.sweep.schema import (
     spelt,
 )
 from groundling.commands.sweep.steps import SweepStep, held_back
-from groundling.settings.fields import flat
+from groundling.settings.fields import by_name
 from groundling.settings.training import TrainConfig
 
 ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
@@ -98,7 +97,7 @@ class SweepPlan:
 
     def _examples(self, config: Any) -> int | None:
         """Training examples, as far as the file tells: those of a partition, or of data or captions."""
-        values = {one.name: vars(group)[one.name] for group, one in flat(config)}
+        values = by_name(config)
         counts = [
             sum(self.what.sources[name].examples for name in references(values.get(key, "")))
             for key in ("partition", "data", "captions", "text")
@@ -143,7 +142,7 @@ class SweepPlan:
 
     def rows(self, step: SweepStep) -> dict[str, dict[str, str]]:
         """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
-        defaults = _values(defaults_of(step.command))
+        defaults = by_name(*defaults_of(step.command))
         rows = {}
         for name, value in step.values.items():
             note = step.notes.get(name)
@@ -265,10 +264,6 @@ class SweepPlan:
         return list(groups.items())
 
 
-def _values(settings: Filled) -> dict[str, Any]:
-    return {one.name: vars(group)[one.name] for config in settings for group, one in flat(config)}
-
-
 def _common(tables: Sequence[dict[str, dict[str, str]]]) -> dict[str, dict[str, str]]:
     """The rows that all tables have alike."""
     first, *others = tables
@@ -280,7 +275,7 @@ def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
         return training.steps
     if examples is None or vars(training).get("batch_tokens"):
         return None
-    # Rounded as `feed.steps_of` rounds.
+    # Rounded as `batch_sampler.steps_of` rounds.
     return max(1, math.floor(round(training.epochs * examples / training.batch, 10)))
 
 

@@ -14,7 +14,7 @@ from groundling.command_line.names import check_name
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError, check_known, naming
-from groundling.settings.fields import by_name, changed, flat
+from groundling.settings.fields import by_name, changed
 from groundling.settings.fields import filled as fill
 from groundling.settings.training import TrainConfig
 
@@ -349,7 +349,7 @@ def references(value: object) -> list[str]:
         return references(list(value.values()))
     if isinstance(value, Sequence):
         return [found for one in value for found in references(one)]
-    held = (vars(group)[one.name] for group, one in flat(value))
+    held = by_name(value).values()
     # Most settings are numbers, which there is no need to look into.
     return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
 
@@ -360,7 +360,7 @@ def resolved(value: Any, sources: Mapping[str, SweepSource]) -> Any:
         return REFERENCE.sub(lambda match: sources[match[0]].path, value)
     if isinstance(value, tuple):
         return tuple(resolved(one, sources) for one in value)
-    new = {one.name: resolved(vars(group)[one.name], sources) for group, one in flat(value)}
+    new = {name: resolved(one, sources) for name, one in by_name(value).items()}
     return changed(value, **new) if new else value
 
 

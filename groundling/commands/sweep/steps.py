@@ -25,7 +25,7 @@ from groundling.commands.sweep.schema import (
     spelt,
 )
 from groundling.core.errors import InputError
-from groundling.settings.fields import changed, flat
+from groundling.settings.fields import by_name, changed
 
 
 @dataclass(frozen=True)
@@ -57,11 +57,7 @@ class SweepStep:
     @cached_property
     def values(self) -> dict[str, Any]:
         """Every setting by name, its training's too."""
-        return {
-            one.name: vars(group)[one.name]
-            for config in self.settings
-            for group, one in flat(config)
-        }
+        return by_name(*self.settings)
 
 
 def steps_of(what: Sweep, out: Path) -> list[SweepStep]:
