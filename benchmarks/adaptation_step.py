@@ -42,13 +42,13 @@ from transformers.utils import logging as hf_logging
 
 from groundling.core.batch import Batch, Sample, TextRow, collate
 from groundling.core.rng import generator
-from groundling.models.clip import clip_text
-from groundling.models.crossmodal import Attention, CrossModal
-from groundling.models.text import TextEncoder
+from groundling.models.clip import make_clip_text_tower
+from groundling.models.cross_modal import CrossAttentionBlock, CrossModalEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
+from groundling.objectives.same_sentence import SameSentencePrediction
 
 VOCABULARY, CLIP_VOCABULARY = 30522, 49408
 WINDOW, WINDOWS, LENGTH = 77, 9, 512
@@ -111,32 +111,32 @@ def padded(batch: Batch) -> Batch:
 
     assert batch.text is not None and batch.clip is not None
     b = len(batch)
-    more = LENGTH - batch.text.ids.shape[1]
+    more = LENGTH - batch.text.input_ids.shape[1]
     text = replace(
         batch.text,
-        ids=F.pad(batch.text.ids, (0, more)),
-        mask=F.pad(batch.text.mask, (0, more)),
-        special=F.pad(batch.text.special, (0, more), value=True),
-        word=F.pad(batch.text.word, (0, more), value=-1),
-        types=F.pad(batch.text.types, (0, more)),
+        input_ids=F.pad(batch.text.input_ids, (0, more)),
+        attention_mask=F.pad(batch.text.attention_mask, (0, more)),
+        special_tokens_mask=F.pad(batch.text.special_tokens_mask, (0, more), value=True),
+        word_ids=F.pad(batch.text.word_ids, (0, more), value=-1),
+        token_type_ids=F.pad(batch.text.token_type_ids, (0, more)),
     )
     ids = torch.zeros(b, WINDOWS, WINDOW, dtype=torch.long)
     mask = torch.zeros(b, WINDOWS, WINDOW, dtype=torch.bool)
     labels = torch.full((b, WINDOWS, WINDOW), -100)
-    for n, row in enumerate(batch.clip.row.tolist()):
-        place = int((batch.clip.row[:n] == row).sum())
-        size = int(batch.clip.mask[n].sum())
-        ids[row, place, :size], mask[row, place, :size] = batch.clip.ids[n, :size], True
-        flat = batch.clip.slot[n, :size] % batch.clip.key_mask.shape[1]
+    for n, row in enumerate(batch.clip.row_index.tolist()):
+        place = int((batch.clip.row_index[:n] == row).sum())
+        size = int(batch.clip.attention_mask[n].sum())
+        ids[row, place, :size], mask[row, place, :size] = batch.clip.input_ids[n, :size], True
+        flat = batch.clip.flat_position[n, :size] % batch.clip.key_mask.shape[1]
         labels[row, place, :size] = batch.labels["clip_tokens"][row, flat]
     slots = torch.arange(b * WINDOWS * WINDOW).view(b * WINDOWS, WINDOW)
     clip = replace(
         batch.clip,
-        ids=ids.view(-1, WINDOW),
-        mask=torch.ones(b * WINDOWS, WINDOW, dtype=torch.bool),
-        row=torch.arange(b).repeat_interleave(WINDOWS),
-        slot=slots,
-        last=torch.full((b * WINDOWS,), WINDOW - 1),
+        input_ids=ids.view(-1, WINDOW),
+        attention_mask=torch.ones(b * WINDOWS, WINDOW, dtype=torch.bool),
+        row_index=torch.arange(b).repeat_interleave(WINDOWS),
+        flat_position=slots,
+        eot_index=torch.full((b * WINDOWS,), WINDOW - 1),
         key_mask=mask.view(b, -1),
     )
     labels = {**batch.labels, "masked_lm": F.pad(batch.labels["masked_lm"], (0, more), value=-100),
@@ -145,7 +145,7 @@ def padded(batch: Batch) -> Batch:
 
 
 def eager(
-    self: Attention, states: torch.Tensor, over: torch.Tensor, key_mask: torch.Tensor
+    self: CrossAttentionBlock, states: torch.Tensor, over: torch.Tensor, key_mask: torch.Tensor
 ) -> torch.Tensor:
     """`Attention.forward` with its softmax written out."""
     q, k, v = (
@@ -182,12 +182,16 @@ def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, l
         CLIPTextConfig(hidden_size=width, num_hidden_layers=options.layers, num_attention_heads=heads,
                        intermediate_size=4 * width, projection_dim=width, attn_implementation=implementation)
     )  # fmt: skip
-    model = CrossModal(text, clip_text(tower))
-    objectives = [Match(model.sizes), MaskedLM(model.sizes, joint=True), ClipTokens(model.sizes)]
+    model = CrossModalEncoder(text, make_clip_text_tower(tower))
+    objectives = [
+        SameSentencePrediction(model.sizes),
+        MaskedLM(model.sizes, joint=True),
+        ClipTokenClassification(model.sizes),
+    ]
     everything = nn.ModuleList([model, *objectives])
     if way == "here":
         return partial(scored, model, objectives), everything, objectives
-    Attention.forward = eager  # type: ignore[method-assign]
+    CrossAttentionBlock.forward = eager  # type: ignore[method-assign]
     return (
         lambda batch: every_position(objectives, model(batch), batch).sum(),
         everything,
@@ -198,7 +202,7 @@ def built(way: str, options: argparse.Namespace) -> tuple[Loss, nn.ModuleList, l
 def scored(model: nn.Module, objectives: list[Objective], batch: Batch) -> Tensor:
     """The sum of terms as `train` makes it."""
     encoded = model(batch)
-    counts = {term: n for one in objectives for term, n in one.count(batch.host).items()}
+    counts = {term: n for one in objectives for term, n in one.count(batch.cpu_copy).items()}
     terms = [(term, v) for one in objectives for term, v in one(encoded, batch).items()]
     return torch.stack([value / max(1, counts[term]) for term, value in terms]).sum()
 
@@ -207,9 +211,9 @@ def their_loss(model: nn.Module, batch: Batch) -> Tensor:
     """What transformers' class makes of a batch."""
     assert batch.text is not None
     loss: Tensor = model(
-        input_ids=batch.text.ids,
-        attention_mask=batch.text.mask.long(),
-        token_type_ids=batch.text.types,
+        input_ids=batch.text.input_ids,
+        attention_mask=batch.text.attention_mask.long(),
+        token_type_ids=batch.text.token_type_ids,
         labels=batch.labels["masked_lm"],
     ).loss
     return loss
@@ -223,8 +227,11 @@ def steps(way: str, options: argparse.Namespace) -> Iterator[tuple[float, int, f
     optimizer = torch.optim.AdamW(parameters, lr=1e-4, fused=DEVICE.type == "cuda")
     samples = texts(options.batch * (options.steps + 1), options.form)
     order = np.arange(options.steps + 1)
-    if way in ("here", "alone"):  # bucketing by length, as `SamplePlan` does within its pools
-        samples.sort(key=lambda s: len(s.text.ids) if s.text else 0)
+    if way in (
+        "here",
+        "alone",
+    ):  # bucketing by length, as `FixedSizeBatchPlan` does within its pools
+        samples.sort(key=lambda s: len(s.text.input_ids) if s.text else 0)
         order = generator("benchmark", "order").permutation(options.steps + 1)
     for n, at in enumerate(order):
         some = samples[at * options.batch : (at + 1) * options.batch]
@@ -260,14 +267,14 @@ def needed(
     assert batch.text is not None
     width, layers = options.width, options.layers
     layer = 12 * width**2  # weights: four of attention, eight of its feed-forward block
-    text = batch.text.mask.sum(1)
+    text = batch.text.attention_mask.sum(1)
     pieces = int(text.sum())
     weights, pairs = layers * layer * pieces, layers * int((text**2).sum())
     for objective in objectives:
         scored_places = sum(objective.count(batch).values())
         weights += scored_places * width * (width + TABLES.get(objective.name, 0))
     if batch.clip is not None and len(objectives) > 1:
-        clip, windows = batch.clip.key_mask.sum(1), batch.clip.mask.sum(1)
+        clip, windows = batch.clip.key_mask.sum(1), batch.clip.attention_mask.sum(1)
         weights += (layers * layer + width**2) * int(clip.sum())
         pairs += layers * int((windows**2).sum())
         # Two cross-modal layers: each side reads the other and itself, so has another four weights of attention.

@@ -40,18 +40,18 @@ from transformers.utils import logging as hf_logging
 from groundling.core.batch import Example, RegionRow, collate
 from groundling.core.output_types import Classification, MultipleChoice
 from groundling.core.rng import generator
-from groundling.data.regions.samples import RegionOptions, RegionSamples
-from groundling.data.samples import Samples, TextInput, TextSamples
-from groundling.models.clip import ClipImage, FrozenClip, clip_text
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
+from groundling.models.clip import ClipImageTower, FrozenClip, make_clip_text_tower
 from groundling.objectives import Objective
-from groundling.objectives.supervised import Supervised
-from groundling.objectives.td_image import TargetedImage
-from groundling.objectives.td_text import TargetedText
-from groundling.objectives.td_words import TargetedWords
-from groundling.settings.objectives import Targeted
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.objectives.td_image import TargetedImageDistillation
+from groundling.objectives.td_text import TargetedTextDistillation
+from groundling.objectives.td_words import TargetedWordDistillation
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import Teacher, add_features
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import FeatureCache, TeacherSet
+from groundling.teachers.feature_cache import FeatureCache, TeacherSet
 from groundling.training.loop import ModelWithObjectives
 from groundling.vision_language.uniter import uniter
 
@@ -144,9 +144,9 @@ def teacher(options: argparse.Namespace, photos: Path) -> ClipTeacher:
         sides |= small
         texts |= small
     clip = CLIPModel(CLIPConfig(vision_config=sides, text_config=texts))
-    image = ClipImage(clip.vision_model, clip.visual_projection, CLIPImageProcessorPil())
-    seen = Targeted(teacher_images=str(photos))
-    return ClipTeacher(FrozenClip(image, clip_text(clip), pieces), WANTS, seen)
+    image = ClipImageTower(clip.vision_model, clip.visual_projection, CLIPImageProcessorPil())
+    seen = TargetedDistillationSettings(teacher_images=str(photos))
+    return ClipTeacher(FrozenClip(image, make_clip_text_tower(clip), pieces), WANTS, seen)
 
 
 class Way:
@@ -154,7 +154,7 @@ class Way:
 
     def __init__(
         self,
-        samples: Samples,
+        samples: SampleDataset,
         module: ModelWithObjectives,
         objectives: Sequence[Objective],
         live: Sequence[Teacher],
@@ -199,7 +199,7 @@ def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Mod
         )
     )
     model = uniter(bert, words, FEATURES)
-    plain = TextSamples(examples(options, photos), TextInput(words, 128))
+    plain = TextDataset(examples(options, photos), TextRowEncoder(words, 128))
     clip = teacher(options, photos)
     began = time.perf_counter()
     kept, _ = TeacherSet([clip], FeatureCache(folder / "kept")).wrap(plain)
@@ -212,11 +212,15 @@ def ways(options: argparse.Namespace, folder: Path) -> tuple[dict[str, Way], Mod
     sizes = model.sizes._replace(teacher=clip.width, teacher_image=clip.image_width)
     labels = tuple(str(number) for number in range(options.choices))
     form = MultipleChoice(labels) if options.choices > 1 else Classification(("yes", "maybe", "no"))
-    task = Supervised(sizes, form=form)
-    terms = [TargetedImage(sizes), TargetedText(sizes), TargetedWords(sizes)]
+    task = SupervisedObjective(sizes, output_type=form)
+    terms = [
+        TargetedImageDistillation(sizes),
+        TargetedTextDistillation(sizes),
+        TargetedWordDistillation(sizes),
+    ]
     module = ModelWithObjectives(model, [task, *terms])
     boxes = StoreOfThirtySix()
-    seen = {name: RegionSamples(some, boxes, RegionOptions()) for name, some in
+    seen = {name: RegionDataset(some, boxes, RegionOptions()) for name, some in
             (("plain", plain), ("kept", kept), ("live", live))}  # fmt: skip
     return {
         "plain": Way(seen["plain"], module, [task], []),
@@ -233,7 +237,7 @@ def main() -> None:
         ("--steps", 12),
         ("--layers", 12),
         ("--width", 768),
-        ("--patch", 16),
+        ("--patch-size", 16),
         ("--choices", 1),
         ("--threads", 1),
     ):

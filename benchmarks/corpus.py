@@ -77,13 +77,13 @@ def save_tokenizer(text: Path, folder: Path) -> None:
 def with_groundling(text: Path, form: str, processes: int, folder: Path) -> Any:
     from transformers import AutoTokenizer
 
-    from groundling.data.corpora import prepared
-    from groundling.data.corpora.prepared import corpus_samples
-    from groundling.data.samples import TextInput
+    from groundling.data.corpora import token_stores
+    from groundling.data.corpora.token_stores import corpus_samples
+    from groundling.data.samples import TextRowEncoder
 
-    prepared.cores = lambda: processes
+    token_stores.cores = lambda: processes
     tokenizer = AutoTokenizer.from_pretrained(text.parent / "tokenizer")
-    return corpus_samples([text], form, TextInput(tokenizer, FORMS[form]), folder)
+    return corpus_samples([text], form, TextRowEncoder(tokenizer, FORMS[form]), folder)
 
 
 def with_datasets(text: Path, form: str, processes: int, folder: Path) -> Any:
@@ -122,9 +122,9 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     import torch
     from transformers import AutoTokenizer, BertConfig, BertModel
 
-    from groundling.data.corpora.prepared import corpus_samples
-    from groundling.data.samples import TextInput
-    from groundling.models.text import TextEncoder
+    from groundling.data.corpora.token_stores import corpus_samples
+    from groundling.data.samples import TextRowEncoder
+    from groundling.models.text_encoder import TextEncoder
     from groundling.objectives.masked_lm import MaskedLM
     from groundling.settings.training import TrainConfig
     from groundling.training.loop import train
@@ -136,7 +136,7 @@ def train_some(text: Path, form: str, folder: Path, steps: int) -> dict[str, flo
     model = TextEncoder(BertModel(config), tokenizer)
     loaded = time.time()
     before = held()
-    samples = corpus_samples([text], form, TextInput(tokenizer, FORMS[form]), folder)
+    samples = corpus_samples([text], form, TextRowEncoder(tokenizer, FORMS[form]), folder)
     objectives = [MaskedLM(model.sizes, mask_id=int(tokenizer.mask_token_id))]
 
     def run(steps: int) -> None:
@@ -186,7 +186,7 @@ def child(options: argparse.Namespace) -> None:
         return
     import datasets  # noqa: F401  (libraries count for neither way)
 
-    import groundling.data.corpora.prepared  # noqa: F401
+    import groundling.data.corpora.token_stores  # noqa: F401
 
     before = processor_seconds()
     began = time.perf_counter()

@@ -35,12 +35,12 @@ def here(options: argparse.Namespace, folder: Path) -> dict[str, float]:
     from groundling.settings.training import TrainConfig
 
     training = TrainConfig(
-        epochs=options.epochs, batch=options.batch, lr=options.lr, warmup=0.0, seed=options.seed,
+        epochs=options.epochs, batch=options.batch, lr=options.lr, warmup_ratio=0.0, seed=options.seed,
         weight_decay=0.0, cpu=options.cpu, precision=options.precision,
     )  # fmt: skip
     config = FinetuneConfig(
         model=options.model, task="glue/rte", data=options.data, max_length=options.max_length,
-        max_train=options.most,
+        limit_train=options.most,
     )  # fmt: skip
     began = _now()
     result = finetune(config, training, folder)

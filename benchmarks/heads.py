@@ -25,17 +25,22 @@ import torch
 from torch import Tensor
 from transformers import BertConfig, BertModel, BertTokenizer
 
-from groundling.core.batch import Example, Gold, RegionRow
+from groundling.core.batch import Example, GoldBoxes, RegionRow
 from groundling.core.rng import generator
-from groundling.data.regions.samples import RegionSamples
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.regions.samples import RegionDataset
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap
+from groundling.studies.attention.forward_passes import (
+    BATCH,
+    AttentionBatch,
+    AttentionPass,
+    run_passes_here,
+)
 from groundling.studies.attention.grounding import HeadGrounding, PhraseSpan
-from groundling.studies.attention.importance import Bootstrap, Importance
+from groundling.studies.attention.importance import Bootstrap, ModalityImportance
 from groundling.studies.attention.importance import ImportanceEstimate as intervals
-from groundling.studies.attention.passes import BATCH, AttentionBatch, AttentionPass, read_here
 from groundling.tasks.flickr_entities import FLICKR30K
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
 
 REGIONS, FEATURES, WORDS, TO_AN_IMAGE = 36, 2048, 12, 5
@@ -78,11 +83,11 @@ class Held:
     def __init__(self) -> None:
         self.maps: list[Tensor] = []
 
-    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Keep a map."""
         self.maps.append(one.weights)
 
-    def kept(self) -> Any:
+    def local_result(self) -> Any:
         """All maps."""
         return self.maps
 
@@ -91,7 +96,7 @@ class Held:
         (self.maps,) = parts
 
 
-def model_of(arguments: argparse.Namespace) -> SingleStream:
+def model_of(arguments: argparse.Namespace) -> SingleStreamModel:
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     tokenizer = BertTokenizer(vocab={word: n for n, word in enumerate([*special, *VOCABULARY])})
     config = BertConfig(
@@ -115,7 +120,7 @@ def asked(texts: int) -> tuple[list[Example], list[list[PhraseSpan]]]:
         own = []
         for first in (1, 7):
             corner = rng.uniform(0, 200, (2, 2))
-            gold = Gold(np.concatenate([corner, corner + 150], 1), (500, 400))
+            gold = GoldBoxes(np.concatenate([corner, corner + 150], 1), (500, 400))
             start = len(" ".join(words[:first])) + 1
             stop = len(" ".join(words[: first + 2]))
             own.append(PhraseSpan(Example(**{**vars(example), "gold": gold}), start, stop))
@@ -139,15 +144,17 @@ def measure(arguments: argparse.Namespace) -> dict[str, float]:
         examples, phrases = asked(texts)
         consumer: Any = Held()
         if way == "streamed":
-            consumer = HeadGrounding(phrases, FLICKR30K.mark, [n % 2 for n in range(texts)])
+            consumer = HeadGrounding(
+                phrases, FLICKR30K.label_regions, [n % 2 for n in range(texts)]
+            )
         if way == "masses":
-            consumer = Importance()
-        text = TextInput(model.text.tokenizer, 64)
-        samples = RegionSamples(TextSamples(examples, text, keep=0), Drawn())
-        read_here([AttentionPass(model, lambda: samples, [consumer])])
+            consumer = ModalityImportance()
+        text = TextRowEncoder(model.text.tokenizer, 64)
+        samples = RegionDataset(TextDataset(examples, text, keep=0), Drawn())
+        run_passes_here([AttentionPass(model, lambda: samples, [consumer])])
         if way == "masses":
             images = [example.images[0] for example in examples]
-            intervals(consumer, Bootstrap(images, 0)).numbers()
+            intervals(consumer, Bootstrap(images, 0)).to_json()
 
     first = "masses" if arguments.way == "masses" else "streamed"
     read(BATCH, first)  # what a batch takes, whatever the number of texts

@@ -21,8 +21,8 @@ import torch
 from transformers import BertConfig, BertModel, BertTokenizer
 
 from groundling.core.batch import Example
-from groundling.data.samples import TextInput, TextSamples
-from groundling.models.text import TextEncoder
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.training import TrainConfig
 from groundling.training.loop import train
@@ -52,7 +52,7 @@ def measured(options: argparse.Namespace) -> dict[str, float]:
     model = TextEncoder(BertModel(config), tokenizer)
     text = " ".join(WORDS[: options.length - 2])
     examples = [Example(str(number), text) for number in range(options.batch)]
-    samples = TextSamples(examples, TextInput(tokenizer, options.length))
+    samples = TextDataset(examples, TextRowEncoder(tokenizer, options.length))
     training = TrainConfig(
         steps=options.steps,
         batch=options.batch,

@@ -3,7 +3,7 @@
 Three ways over the same samples, weights, optimizer and corruption, each in its own process, taking turns:
 - fixed: `VisualBertForPreTraining`, text padded to 128 and regions to 100, as VisualBERT's code pads;
 - need: the same, each batch padded only to its own longest text and most regions, without bucketing;
-- here: what `train` does: bucketing by `SamplePlan`, padding to need, fused attention, logits at masked pieces only.
+- here: what `train` does: bucketing by `FixedSizeBatchPlan`, padding to need, fused attention, logits at masked pieces only.
 The two models' losses and gradients on one batch, without dropout, must agree first. Making batches is not timed.
 
 On CUDA in bf16, with samples/s and MFU (what the samples need, padding and unmasked logits aside, over the peak).
@@ -36,13 +36,13 @@ from transformers import (
 from groundling.core.batch import IGNORE, Batch, RegionRow
 from groundling.core.rng import generator
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.regions.samples import CaptionTexts, RegionSamples
+from groundling.data.regions.samples import CaptionTextDataset, RegionDataset
 from groundling.objectives import Objective
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
 from groundling.training.loop import ModelWithObjectives
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.visualbert import visualbert
 
 VOCABULARY, FEATURES, TEXT, REGIONS = 30522, 2048, 128, 100
@@ -135,12 +135,15 @@ def sizes(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def built(options: argparse.Namespace) -> tuple[SingleStream, list[Objective]]:
+def built(options: argparse.Namespace) -> tuple[SingleStreamModel, list[Objective]]:
     """Our model and its objectives."""
     torch.manual_seed(0)
     model = visualbert(BertModel(BertConfig(**sizes(options))), tokenizer(), FEATURES)
     assert model.text.encoder.config._attn_implementation == "sdpa"
-    return model, [MaskedLM(model.sizes, mask_id=4), SentenceImage(model.sizes, swap=False)]
+    return model, [
+        MaskedLM(model.sizes, mask_id=4),
+        ImageTextMatching(model.sizes, swap_images=False),
+    ]
 
 
 class Theirs(nn.Module):
@@ -173,15 +176,17 @@ class Theirs(nn.Module):
         text, regions = batch.text, batch.regions
         assert text is not None and regions is not None
         more, extra = (
-            (TEXT - text.ids.shape[1], REGIONS - regions.mask.shape[1]) if self.fixed else (0, 0)
+            (TEXT - text.input_ids.shape[1], REGIONS - regions.mask.shape[1])
+            if self.fixed
+            else (0, 0)
         )
         loss: Tensor = self.model(
-            input_ids=F.pad(text.ids, (0, more)),
-            attention_mask=F.pad(text.mask, (0, more)).long(),
-            token_type_ids=F.pad(text.types, (0, more)),
+            input_ids=F.pad(text.input_ids, (0, more)),
+            attention_mask=F.pad(text.attention_mask, (0, more)).long(),
+            token_type_ids=F.pad(text.token_type_ids, (0, more)),
             visual_embeds=F.pad(regions.features, (0, 0, 0, extra)),
             visual_attention_mask=F.pad(regions.mask, (0, extra)).long(),
-            visual_token_type_ids=F.pad(regions.image, (0, extra)),
+            visual_token_type_ids=F.pad(regions.image_index, (0, extra)),
             labels=F.pad(
                 batch.labels["masked_lm"], (0, more + extra + regions.mask.shape[1]), value=IGNORE
             ),
@@ -209,15 +214,19 @@ class Ours(nn.Module):
 WAYS: dict[str, type[nn.Module]] = {"fixed": Theirs, "need": Theirs, "here": Ours}
 
 
-def batches(way: str, options: argparse.Namespace) -> BatchSampler:
+def batches(way: str, options: argparse.Namespace) -> MicroBatchDataset:
     """One epoch; the samples and their corruption are the same for all ways, batches are bucketed for ours alone."""
     model, objectives = built(options)
-    captions = CaptionTexts(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
-    data = RegionSamples(captions, StoreOfTens())
+    captions = CaptionTextDataset(captioned(options.batch * options.steps), model.inputs(TEXT)[0])
+    data = RegionDataset(captions, StoreOfTens())
     if way != "here":
         data.lengths = np.zeros(len(data))
-    return BatchSampler(
-        SamplePlan([DataSource(data)], options.batch, options.steps, seed=0), objectives, 1, 0, 1
+    return MicroBatchDataset(
+        FixedSizeBatchPlan([DataSource(data)], options.batch, options.steps, seed=0),
+        objectives,
+        1,
+        0,
+        1,
     )
 
 
@@ -265,7 +274,7 @@ def flops(batch: Batch, options: argparse.Namespace) -> float:
     """What the step has to compute, padding and unmasked logits aside: 6 x weights x their places + attention."""
     assert batch.text is not None and batch.regions is not None
     width, regions = options.width, batch.regions.mask.sum(1)
-    places = batch.text.mask.sum(1) + regions
+    places = batch.text.attention_mask.sum(1) + regions
     masked = int((batch.labels["masked_lm"] != IGNORE).sum())
     weights = 12 * width**2 * options.layers * int(places.sum()) + FEATURES * width * int(
         regions.sum()

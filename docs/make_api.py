@@ -16,9 +16,9 @@ from types import ModuleType
 from typing import Any
 
 import groundling
-from groundling.api import FunctionKeyword, command_of, settings_of
+from groundling.api import FunctionKeyword, command_of, keywords_of
 from groundling.cli import COMMANDS
-from groundling.core.documented import fields_told, summary_of
+from groundling.core.field_docs import field_docs, summary_of
 
 ROOT = Path(groundling.__file__).parents[1]
 PAGE = ROOT / "docs" / "api.md"
@@ -33,22 +33,22 @@ FUNCTIONS = """
 Each is the command of its name, with its flags as keywords, with `_` for `-` and spaces; `help(groundling.adapt)`
 explains them as `--help` does. A setting of several texts takes a lone one, too, and a path stands for its text; flags
 with a dot are a dict (`--train.steps 3` is `train={"steps": 3}`). A function returns what the command prints, which is
-what `result.json` holds of a run, and raises `InputError` where the command would name a mistake. `look` is a function
+what `result.json` holds of a run, and raises `InputError` where the command would name a mistake. `visualize` is a function
 of its own, which gives a page."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "Batch: what a model may see": {
         "groundling.core.batch": (
-            "Batch Tokens Regions Windows Aside Perturbation Sample TextRow RegionRow Example Gold collate"
+            "Batch Tokens Regions ClipWindows TeacherInput Perturbation Sample TextRow RegionRow Example GoldBoxes collate"
         ),
     },
     "EncoderOutput: all that a model says": {
-        "groundling.core.batch": "EncoderOutput Sizes",
-        "groundling.models.attention": "AttentionMap Places",
+        "groundling.core.batch": "EncoderOutput OutputSizes",
+        "groundling.models.attention": "AttentionMap SequencePositions",
     },
     "Objective: what is learned": {
-        "groundling.objectives": "Objective ObjectiveSpec ObjectiveContext Vocabulary Targets",
-        "groundling.training.inner_steps": "InnerStep InnerPart MicroStep ForwardOutput",
+        "groundling.objectives": "Objective ObjectiveSpec ObjectiveContext MaskingVocabulary LossTargets",
+        "groundling.training.training_steps": "TrainingStep TrainingStepSpec MicroBatchContext ForwardOutput",
     },
     "Task: what is asked": {
         "groundling.tasks": "Task",
@@ -57,30 +57,30 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "The two verbs": {
         "groundling.training.loop": "train",
-        "groundling.training.evaluation": "evaluate Scores",
+        "groundling.training.evaluation": "evaluate EvaluationOutput",
         "groundling.training.batch_sampler": "DataSource",
         "groundling.settings.training": "TrainConfig",
     },
     "Models and teachers": {
-        "groundling.vision_language.loading": "load_student join_to",
+        "groundling.vision_language.loading": "load_encoder make_vision_language_model",
         "groundling.models.formats": "Encoder ModelFormat",
-        "groundling.models.text": "TextEncoder",
-        "groundling.vision_language.single_stream": "SingleStream",
+        "groundling.models.text_encoder": "TextEncoder",
+        "groundling.vision_language.single_stream": "SingleStreamModel",
         "groundling.models.multimodal_embeddings": "MultimodalEmbeddings EmbeddedSequence",
         "groundling.models.task_heads": "TaskHead HeadContext",
-        "groundling.vision_language": "Architecture Phase",
+        "groundling.vision_language": "Architecture PretrainingPhase",
         "groundling.teachers": "Teacher",
     },
     "A fine-tuned model, asked again": {
         "groundling.prediction": "load FineTunedModel Prediction Candidate",
     },
     "To look at": {
-        "groundling.studies.attention.page": "look AttentionPage",
+        "groundling.studies.attention.page": "visualize AttentionPage",
         "groundling.vision.show": "show_regions AnnotatedPhoto",
     },
     "Data": {
         "groundling.data.regions.store": "RegionStore RegionWriter ImageRegions",
-        "groundling.data.samples": "TextSamples TextInput WindowInput",
+        "groundling.data.samples": "TextDataset TextRowEncoder ClipRowEncoder",
     },
     "Mistakes": {"groundling.core.errors": "InputError"},
 }
@@ -144,7 +144,7 @@ def _entry(module: ModuleType, name: str) -> str:
     if not is_dataclass(value) and "__init__" in vars(value):
         made = vars(value)["__init__"]
         lines += [_definition(name, value), _markdown(inspect.getdoc(made) or "")]
-    fields = [_field(one.name, one.kind, one.default, one.text) for one in fields_told(value)]
+    fields = [_field(one.name, one.kind, one.default, one.text) for one in field_docs(value)]
     for some in (fields, [*_members(value)]):
         if some:
             lines.append("\n".join(some) + "\n")
@@ -158,7 +158,7 @@ def _field(name: str, kind: str, default: str, text: str) -> str:
 
 def _members(kind: type[Any]) -> Iterator[str]:
     """A line for each public method and property of the class's own."""
-    defaults = {one.name for one in fields_told(kind)}
+    defaults = {one.name for one in field_docs(kind)}
     for name, value in vars(kind).items():
         if name.startswith("_") or name in defaults:
             continue
@@ -245,7 +245,7 @@ def stub() -> str:
     for name in commands():
         command = COMMANDS[command_of(name)]
         returned = inspect.signature(command.function()).return_annotation
-        parameters = [f"    {_keyword(one)}," for one in settings_of(name)]
+        parameters = [f"    {_keyword(one)}," for one in keywords_of(name)]
         lines += [f"def {name}(", "    *,", *parameters, f") -> {returned}:"]
         lines += [f'    """{_sentence(command.summary)}"""', ""]
     return "\n".join(lines)
@@ -253,12 +253,12 @@ def stub() -> str:
 
 def _keyword(one: FunctionKeyword) -> str:
     """A keyword of a command's function, as the stub has it; it may be given more freely than it is kept."""
-    kind = one.told.kind.replace("'", '"')
+    kind = one.doc.kind.replace("'", '"')
     kind = {"str": "Text", "tuple[str, ...]": "Texts"}.get(kind, kind)
     numbers = re.match(r"tuple\[(int|float)", kind)
     if numbers:
         kind = f"Sequence[{numbers[1]}]"
-    return f"{one.told.name}: {kind} = {one.told.default}".replace("'", '"')
+    return f"{one.doc.name}: {kind} = {one.doc.default}".replace("'", '"')
 
 
 def main() -> None:

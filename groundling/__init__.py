@@ -12,7 +12,7 @@ __version__ = "0.1.0"
 # What stands here has its types in `__init__.pyi`, which `python docs/make_api.py` writes.
 FUNCTIONS = (
     "adapt",
-    "ask",
+    "probe-facts",
     "attention",
     "compare",
     "data_captions",
@@ -21,8 +21,8 @@ FUNCTIONS = (
     "data_partition",
     "data_shift",
     "data_show",
-    "data_tasks",
-    "data_world",
+    "data_make_tasks",
+    "data_make_world",
     "ensemble",
     "evaluate",
     "figures",
@@ -42,13 +42,13 @@ FUNCTIONS = (
     "similarity",
     "sweep",
     "syntax",
-    "teach",
+    "train-clip",
     "vcr",
     "verdict",
     "winoground",
     "zero_shot",
 )
-"""Commands as functions: all but `look`, which is one of its own and gives a page."""
+"""Commands as functions: all but `visualize`, which is one of its own and gives a page."""
 PLACES = {
     "Batch": "groundling.core.batch",
     "EncoderOutput": "groundling.core.batch",
@@ -61,7 +61,7 @@ PLACES = {
     "Teacher": "groundling.teachers",
     "TrainConfig": "groundling.settings.training",
     "load": "groundling.prediction",
-    "look": "groundling.studies.attention.page",
+    "visualize": "groundling.studies.attention.page",
     "show_regions": "groundling.vision.show",
     "train": "groundling.training.loop",
 }

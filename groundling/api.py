@@ -8,9 +8,9 @@ from inspect import Parameter, Signature
 from typing import Any, NamedTuple
 
 from groundling.command_line import COMMANDS, Command
-from groundling.core.documented import FieldDoc, fields_told, listed
-from groundling.core.errors import InputError, as_keywords
-from groundling.settings.fields import filled, flat
+from groundling.core.errors import InputError, rename_flags_to_keywords
+from groundling.core.field_docs import FieldDoc, field_docs, format_fields
+from groundling.settings.fields import fill_settings, flatten_settings
 
 Text = str | os.PathLike[str]
 """What a setting takes that is a text: a path does as well."""
@@ -18,7 +18,7 @@ Texts = Text | Sequence[Text]
 """What a setting takes that is a list of texts: a single one does as well."""
 
 
-def spelt(command: str) -> str:
+def function_name(command: str) -> str:
     """What a command's function is called."""
     return command.replace("-", "_").replace(" ", "_")
 
@@ -28,7 +28,7 @@ def command_of(name: str) -> str:
     with_space = name.replace("_", " ")  # which leaves studies alone, if it is one of the core's
     if with_space in COMMANDS:
         return with_space
-    return {spelt(command): command for command in COMMANDS}[name]
+    return {function_name(command): command for command in COMMANDS}[name]
 
 
 def function_of(name: str) -> Callable[..., Any]:
@@ -38,38 +38,38 @@ def function_of(name: str) -> Callable[..., Any]:
     command would name a mistake.
     """
     command = COMMANDS[command_of(name)]
-    settings = settings_of(name)
-    kinds = {one.told.name: one.kind for one in settings}
+    settings = keywords_of(name)
+    kinds = {one.doc.name: one.kind for one in settings}
     switches = [name for name, kind in kinds.items() if kind is bool]
     where = f"groundling.{name}"
 
     def call(**values: object) -> Any:
         given = dict(values)
-        out = [given.pop("out", command.place)] if command.out else []
+        out = [given.pop("out", command.default_out)] if command.has_out else []
         if not all(isinstance(place, str | os.PathLike) for place in out):
             raise InputError(f"{where}: out = {out[0]!r}, expected a text or a path")
-        with as_keywords(kinds, switches, given):
+        with rename_flags_to_keywords(kinds, switches, given):
             groups = {
                 prefix: _group(given.pop(prefix, {}), prefix, where) for prefix in _groups(name)
             }
-            own = filled(list(_own(name).values()), given, where)
+            own = fill_settings(list(_own(name).values()), given, where)
             made = dict(zip(_own(name), own, strict=True))
             for prefix, some in groups.items():
                 default = [command.settings[prefix]]
-                made |= {prefix: filled(default, some, f"{where}: {prefix}")[0]}
+                made |= {prefix: fill_settings(default, some, f"{where}: {prefix}")[0]}
             places = [str(place) for place in out]
             every = [*(made[prefix] for prefix in command.settings), *places]
             command.check(every)
             return command.call(every)
 
     parameters = [
-        Parameter(one.told.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
+        Parameter(one.doc.name, Parameter.KEYWORD_ONLY, default=one.default, annotation=one.kind)
         for one in settings
     ]
     call.__dict__["__signature__"] = Signature(parameters)
     call.__name__ = call.__qualname__ = name
     call.__module__ = "groundling"
-    call.__doc__ = _explained(name, command, [one.told for one in settings])
+    call.__doc__ = _explained(name, command, [one.doc for one in settings])
     return call
 
 
@@ -94,7 +94,7 @@ def _group(value: object, prefix: str, where: str) -> dict[str, object]:
 class FunctionKeyword(NamedTuple):
     """A keyword of a command's function."""
 
-    told: FieldDoc
+    doc: FieldDoc
     """Its name, type and default as they are written, and its help."""
     kind: Any
     """Its type."""
@@ -102,24 +102,24 @@ class FunctionKeyword(NamedTuple):
     """What it is if nobody says."""
 
 
-def settings_of(name: str) -> list[FunctionKeyword]:
+def keywords_of(name: str) -> list[FunctionKeyword]:
     """The settings of a command's function; `out`, if it has one, is the last."""
     command = COMMANDS[command_of(name)]
     found: list[FunctionKeyword] = []
     for config in _own(name).values():
-        for group, one in flat(config):
+        for group, one in flatten_settings(config):
             kind: Any = type(group)
-            (told,) = (field for field in fields_told(kind) if field.name == one.name)
+            (told,) = (field for field in field_docs(kind) if field.name == one.name)
             default = vars(group)[one.name]
             found.append(FunctionKeyword(told._replace(default=repr(default)), one.kind, default))
     for prefix in _groups(name):
-        names = ", ".join(one.name for _, one in flat(command.settings[prefix]))
+        names = ", ".join(one.name for _, one in flatten_settings(command.settings[prefix]))
         about = f"Settings by name, as the flags `--{prefix}.` have them: {names}."
         told = FieldDoc(prefix, "Mapping[str, Any]", "{}", about)
         found.append(FunctionKeyword(told, Mapping[str, Any], {}))
-    if command.out:
-        told = FieldDoc("out", "str", repr(command.place), command.about_out)
-        found.append(FunctionKeyword(told, str, command.place))
+    if command.has_out:
+        told = FieldDoc("out", "str", repr(command.default_out), command.about_out)
+        found.append(FunctionKeyword(told, str, command.default_out))
     return found
 
 
@@ -132,7 +132,7 @@ def _explained(name: str, command: Command, told: Sequence[FieldDoc]) -> str:
         "a lone one, too, and a path stands for its text.",
         "",
         "Settings:",
-        *listed(told),
+        *format_fields(told),
         "",
         "Returns:",
         "    What the command prints: of a run, what `result.json` in its folder holds.",

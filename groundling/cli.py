@@ -11,10 +11,10 @@ from collections.abc import Sequence
 
 from groundling import __version__
 from groundling.command_line import COMMANDS
-from groundling.command_line.flags import HELP, help_of, listed, parsed
-from groundling.core.errors import InputError, disk_fault, nearest
+from groundling.command_line.flags import HELP, command_help, command_list, parse_flags
+from groundling.core.errors import InputError, describe_os_error, did_you_mean
 from groundling.runs.folder import json_text
-from groundling.runs.progress import heard, is_first
+from groundling.runs.progress import is_main_process, report_silence
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -30,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         stopped = "stopped; nothing is written"
-        if name and COMMANDS[name].out and not COMMANDS[name].file:
+        if name and COMMANDS[name].has_out and not COMMANDS[name].file:
             stopped = "stopped; the same command goes on from what it has saved"
         print(f"groundling: {stopped}", file=sys.stderr)
         return 130
@@ -39,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except OSError as error:  # beside the readers, which name their file themselves
-        print(f"groundling: {disk_fault(error)}", file=sys.stderr)
+        print(f"groundling: {describe_os_error(error)}", file=sys.stderr)
         return 2
 
 
@@ -52,7 +52,7 @@ def _command(words: Sequence[str]) -> tuple[str, list[str]]:
 def _no_command(words: Sequence[str]) -> int:
     """What to say where no command is named; help or the version, if that is what was asked for."""
     if not words or words[0] in HELP:
-        print(listed(COMMANDS))
+        print(command_list(COMMANDS))
         return 0
     if words[0] == "--version":
         print(__version__)
@@ -60,9 +60,9 @@ def _no_command(words: Sequence[str]) -> int:
     family = {name: one for name, one in COMMANDS.items() if name.startswith(words[0] + " ")}
     asked = not HELP.isdisjoint(words)
     if family:
-        print(listed(family), file=sys.stdout if asked else sys.stderr)
+        print(command_list(family), file=sys.stdout if asked else sys.stderr)
         return 0 if asked else 2
-    hint = nearest(words[0], COMMANDS)
+    hint = did_you_mean(words[0], COMMANDS)
     there = ", ".join(COMMANDS)
     print(f"groundling: no command {words[0]!r}; there are: {there}{hint}", file=sys.stderr)
     return 2
@@ -71,17 +71,17 @@ def _no_command(words: Sequence[str]) -> int:
 def _run(name: str, arguments: list[str]) -> int:
     command = COMMANDS[name]
     if not HELP.isdisjoint(arguments):
-        print(help_of(command))
+        print(command_help(command))
         return 0
-    values = parsed(command, arguments)
+    values = parse_flags(command, arguments)
     command.check(values)
     command.function()
     _quiet()
-    with heard(name):
+    with report_silence(name):
         result = command.call(values)
-    if command.speaks:
+    if command.prints_output:
         return result if isinstance(result, int) else 0
-    if is_first():
+    if is_main_process():
         print(result if isinstance(result, str) else json_text(result, indent=2))
     return 0
 

@@ -11,7 +11,7 @@ from typing import Any
 BROWSERS = ("chromium", "chromium-browser", "google-chrome")
 DRIVERS = ("chromedriver", "/usr/lib/chromium-browser/chromedriver")
 NONE = (
-    "NO BROWSER: the pages of `look`, `verdict` and `quickstart` were not exercised; on Debian and Ubuntu: "
+    "NO BROWSER: the pages of `visualize`, `verdict` and `quickstart` were not exercised; on Debian and Ubuntu: "
     "apt-get install chromium chromium-driver"
 )
 """Why tests were skipped, which the end of a run says loudly."""

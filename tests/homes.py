@@ -33,7 +33,7 @@ import groundling.training.loop
 from groundling.cli import COMMANDS
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.models.text import load_text_encoder
+from groundling.models.text_encoder import load_text_encoder
 from groundling.settings.training import TrainConfig
 
 STEPS = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, save_every=1, cpu=True)
@@ -143,7 +143,7 @@ def speaking_encoder(folder: Path, width: int) -> Path:
     """A sentence encoder whose vectors a Dense takes to another space."""
     text = load_text_encoder(sentence_encoder(folder))
     torch.manual_seed(3)
-    text.speaks(text.sentence.projected(torch.nn.Linear(32, width)))
+    text.set_sentence_modules(text.sentence.with_projection(torch.nn.Linear(32, width)))
     text.export(folder)
     return folder
 
@@ -247,7 +247,7 @@ class Killed(BaseException):
     """Stands for SIGKILL: nothing in the library may catch it."""
 
 
-class Counting(groundling.training.loop.PlainStep):
+class Counting(groundling.training.loop.PlainTrainingStep):
     """The ordinary inner step, which counts its calls and can die after the backward pass of one."""
 
     def __init__(self, at: int = 0) -> None:

@@ -52,5 +52,5 @@ def put_up(monkeypatch: pytest.MonkeyPatch, fault: str = "") -> Hub:
     hub = Hub(fault)
     monkeypatch.setattr("huggingface_hub.HfApi", hub)
     monkeypatch.setattr("groundling.models.hub.HfApi", hub)
-    monkeypatch.setattr("groundling.models.hub.is_there", lambda: True)
+    monkeypatch.setattr("groundling.models.hub.is_hub_reachable", lambda: True)
     return hub

@@ -32,12 +32,12 @@ from transformers.models.auto.auto_factory import _BaseAutoModelClass
 
 from groundling.cli import main
 from groundling.command_line import Command
-from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.models.clip import TwoTowers, clip_text
-from groundling.models.crossmodal import CrossModal
-from groundling.models.text import TextEncoder
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
+from groundling.models.clip import ClipDualEncoder, make_clip_text_tower
+from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.runs.hashing import CACHE
-from groundling.settings.training import Sharing
+from groundling.settings.training import HubSettings
 
 # No test outlives a power cut; test_running.py looks whether files are synced at all.
 os.fsync = lambda handle: None
@@ -69,7 +69,7 @@ def called(monkeypatch: pytest.MonkeyPatch) -> list[tuple]:
     found: list[tuple] = []
 
     def record(command: Command, values: list) -> dict:
-        found.append(tuple(value for value in values if not isinstance(value, Sharing)))
+        found.append(tuple(value for value in values if not isinstance(value, HubSettings)))
         return {"said": len(found)}
 
     monkeypatch.setattr("groundling.command_line.Command.call", record)
@@ -209,33 +209,33 @@ def siglip(_siglip) -> SiglipModel:
 def tower(clip, siglip, clip_tokenizer, siglip_tokenizer):
     """`tower("clip")` is a fresh text tower and its tokenizer."""
     made = {"clip": (clip, clip_tokenizer), "siglip": (siglip, siglip_tokenizer)}
-    return lambda name="clip": (clip_text(made[name][0]), made[name][1])
+    return lambda name="clip": (make_clip_text_tower(made[name][0]), made[name][1])
 
 
 @pytest.fixture(scope="session")
-def _cross() -> CrossModal:
+def _cross() -> CrossModalEncoder:
     return toys.cross_modal()
 
 
 @pytest.fixture
-def cross(_cross) -> CrossModal:
+def cross(_cross) -> CrossModalEncoder:
     return deepcopy(_cross).eval()
 
 
 @pytest.fixture
-def towers(clip, clip_tokenizer) -> TwoTowers:
-    return TwoTowers(clip, clip_tokenizer).eval()
+def towers(clip, clip_tokenizer) -> ClipDualEncoder:
+    return ClipDualEncoder(clip, clip_tokenizer).eval()
 
 
 @pytest.fixture(scope="session")
-def samples() -> TextSamples:
+def samples() -> TextDataset:
     """64 texts with both sides; every eighth is a pair, some need several windows."""
     return toys.both_sides()
 
 
 @pytest.fixture(scope="session")
-def text_only(bert_tokenizer) -> TextSamples:
-    return TextSamples(toys.examples(), TextInput(bert_tokenizer, 40))
+def text_only(bert_tokenizer) -> TextDataset:
+    return TextDataset(toys.examples(), TextRowEncoder(bert_tokenizer, 40))
 
 
 @pytest.fixture(scope="session")
@@ -244,8 +244,8 @@ def pictures(clip_tokenizer) -> toys.Pictures:
 
 
 @pytest.fixture(scope="session")
-def windows(clip_tokenizer) -> WindowInput:
-    return WindowInput(clip_tokenizer, toys.WINDOW)
+def windows(clip_tokenizer) -> ClipRowEncoder:
+    return ClipRowEncoder(clip_tokenizer, toys.WINDOW)
 
 
 @pytest.fixture

@@ -37,9 +37,9 @@ SENTENCES = 16
 """Fewest that attention maps are compared on."""
 WORLD = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "12"]
 WORLD += ["--dev-scenes", "4", "--sentences", "300", "--dev-sentences", "8"]
-"""Flags of `data world` that make it small."""
-TASKS = ["--train", "32", "--held", "40", "--world.scenes", "0", "--world.dev-scenes", "0"]
-"""Flags of `data tasks` that make it small."""
+"""Flags of `data make-world` that make it small."""
+TASKS = ["--train", "32", "--eval-text", "40", "--world.scenes", "0", "--world.dev-scenes", "0"]
+"""Flags of `data make-tasks` that make it small."""
 
 
 def shelf(folder: Path) -> Path:
@@ -322,7 +322,7 @@ def _base64(array: np.ndarray) -> str:
 def tasks(folder: Path) -> None:
     """The vision-and-language data sets, as the world has them, under the names of the real ones."""
     made = folder / "made"
-    assert main(["data", "tasks", *TASKS, "--out", str(made)]) == 0
+    assert main(["data", "make-tasks", *TASKS, "--out", str(made)]) == 0
     for source, name in (
         ("vqa", "vqa_data"),
         ("vqa", "vqa_sample"),
@@ -380,7 +380,7 @@ def rte_pairs(folder: Path) -> None:
 
 def quickstart(common: Path, folder: Path) -> None:
     """What `groundling quickstart` leaves in a folder, as far as other commands read it."""
-    assert main(["data", "world", *WORLD, "--out", str(folder / "world")]) == 0
+    assert main(["data", "make-world", *WORLD, "--out", str(folder / "world")]) == 0
     text = folder / "world/corpus/train.txt"
     new_encoder(text, folder / "encoder/model", seed=0, layers=1)
     shutil.copytree(common / "openai/clip-vit-base-patch32", folder / "teacher/model")

@@ -60,15 +60,15 @@ from transformers import (
     ViTModel,
 )
 
-from groundling.commands.teach.run import clip_tokenizer
+from groundling.commands.train_clip.run import clip_tokenizer
 from groundling.core.batch import Example, RegionRow, Sample
 from groundling.core.rng import generator
-from groundling.data.regions.samples import RegionSamples
-from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.models.clip import clip_text
-from groundling.models.crossmodal import CrossModal
-from groundling.models.text import TextEncoder
-from groundling.vision_language.single_stream import SingleStream
+from groundling.data.regions.samples import RegionDataset
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
+from groundling.models.clip import make_clip_text_tower
+from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.text_encoder import TextEncoder
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.visualbert import visualbert
 
 torch.set_num_threads(1)
@@ -143,7 +143,7 @@ def examples(count: int = 64) -> list[Example]:
         Example(
             f"s{i}",
             texts[i],
-            pair=texts[-1 - i] if i % 8 == 7 else None,
+            text_pair=texts[-1 - i] if i % 8 == 7 else None,
             label=int("dog" in texts[i]),
         )
         for i in range(count)
@@ -360,7 +360,7 @@ def siglip(tokenizer: PreTrainedTokenizerBase) -> SiglipModel:
 # -- put together ----------------------------------------------------------------------------------------------------
 
 
-def cross_modal(dropout: float | None = None) -> CrossModal:
+def cross_modal(dropout: float | None = None) -> CrossModalEncoder:
     """BERT + CLIP text tower + two cross-modal layers, always with the same weights."""
     words, pieces = bert_words(), clip_words()
     options = (
@@ -369,16 +369,16 @@ def cross_modal(dropout: float | None = None) -> CrossModal:
         else {"hidden_dropout_prob": dropout, "attention_probs_dropout_prob": dropout}
     )
     text = TextEncoder(bert(len(words), **options), words)
-    tower = clip_text(clip(pieces))
+    tower = make_clip_text_tower(clip(pieces))
     torch.manual_seed(8)
-    return CrossModal(text, tower, clip_tokenizer=pieces)
+    return CrossModalEncoder(text, tower, clip_tokenizer=pieces)
 
 
-def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextSamples:
-    return TextSamples(
+def both_sides(count: int = 64, max_length: int = 40, max_windows: int = 0) -> TextDataset:
+    return TextDataset(
         examples(count),
-        TextInput(bert_words(), max_length),
-        WindowInput(clip_words(), WINDOW, max_windows),
+        TextRowEncoder(bert_words(), max_length),
+        ClipRowEncoder(clip_words(), WINDOW, max_windows),
     )
 
 
@@ -412,11 +412,11 @@ class Shelf(dict[str, RegionRow]):
         return 0
 
 
-def seen(count: int = 48) -> RegionSamples:
+def seen(count: int = 48) -> RegionDataset:
     """Texts, each with an image of 2 to 7 regions."""
     store = Shelf({f"image{i}": regions(i, 2 + i % 6) for i in range(count)})
     texts = [replace(e, images=(f"image{i}",)) for i, e in enumerate(examples(count))]
-    return RegionSamples(TextSamples(texts, TextInput(bert_words(), 40)), store)
+    return RegionDataset(TextDataset(texts, TextRowEncoder(bert_words(), 40)), store)
 
 
 def lxmert(words: BertTokenizer) -> LxmertForPreTraining:
@@ -431,7 +431,7 @@ def lxmert(words: BertTokenizer) -> LxmertForPreTraining:
     return LxmertForPreTraining(config)
 
 
-def seer() -> SingleStream:
+def seer() -> SingleStreamModel:
     """A tiny VisualBERT, always with the same weights."""
     words = bert_words()
     torch.manual_seed(9)
@@ -462,7 +462,7 @@ class Clip:
     def said(self, row: Sample, key: str) -> dict[str, np.ndarray]:
         assert row.text is not None
         rng = generator("clip", key)
-        there = np.unique(row.text.word[row.text.word >= 0])
+        there = np.unique(row.text.word_ids[row.text.word_ids >= 0])
         chosen = rng.permutation(there)[: rng.integers(self.words + 1)]
         word = np.full(self.words, -1, np.int64)
         word[: len(chosen)] = chosen
@@ -486,10 +486,10 @@ class Pictures:
     """Captions (one window each) with a picture whose colours follow from the caption's number; two share an image."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, count: int = 32) -> None:
-        self.texts = TextSamples(
+        self.texts = TextDataset(
             [Example(f"p{i}", t) for i, t in enumerate(sentences()[:count])],
             None,
-            WindowInput(tokenizer, WINDOW, max_windows=1),
+            ClipRowEncoder(tokenizer, WINDOW, max_windows=1),
         )
         self.ids, self.lengths = self.texts.ids, self.texts.lengths
         self.images = [()] * count

@@ -7,32 +7,38 @@ from dataclasses import replace
 from pathlib import Path
 
 from groundling.check import images, tasks
-from groundling.check.places import CheckedFolder, Flags, Layout, Report, kinds
+from groundling.check.checked_folder import (
+    CheckedFolder,
+    CheckReport,
+    ColumnFlags,
+    DataLayout,
+    kinds,
+)
 from groundling.core.errors import InputError
-from groundling.core.registry import instances
+from groundling.core.registry import registered
 from groundling.data.captions.files import IMAGEFOLDER, TABLE
 from groundling.data.images import unread_images
 
 OWN = "your own file"
 DATA_SETS = (
-    Layout(
+    DataLayout(
         "VQA v2",
         "v2_*_questions.json, v2_*_annotations.json and an answer map, or LXMERT's lists",
         tasks.vqa_v2,
         below=True,
     ),
-    Layout("VCR", "train.jsonl, ..., vcr1images/", tasks.vcr_lines, below=True),
-    Layout("NLVR2", "*.json", tasks.nlvr2_lines, below=True),
-    Layout("SNLI-VE", "snli_ve_*.jsonl", tasks.snli_ve_lines, below=True),
-    Layout("RefCOCO", "refs(*).p, instances.json", tasks.refcoco_files, below=True),
-    Layout(
+    DataLayout("VCR", "train.jsonl, ..., vcr1images/", tasks.vcr_lines, below=True),
+    DataLayout("NLVR2", "*.json", tasks.nlvr2_lines, below=True),
+    DataLayout("SNLI-VE", "snli_ve_*.jsonl", tasks.snli_ve_lines, below=True),
+    DataLayout("RefCOCO", "refs(*).p, instances.json", tasks.refcoco_files, below=True),
+    DataLayout(
         "Flickr30k Entities",
         "Sentences/, Annotations/, lists of images",
         tasks.flickr30k_entities,
         below=True,
     ),
-    Layout("region store", "manifest.json", images.region_store, below=True),
-    Layout(
+    DataLayout("region store", "manifest.json", images.region_store, below=True),
+    DataLayout(
         "region files",
         "*.tsv, *.h5, data.mdb, *.npz, *.json",
         images.region_files,
@@ -41,20 +47,20 @@ DATA_SETS = (
 )
 """Of data sets in their official files, and of regions."""
 GENERAL = (
-    Layout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", tasks.glue),
-    Layout(
+    DataLayout("GLUE", "a root or a task's folder: train.tsv, dev.tsv", tasks.glue),
+    DataLayout(
         "SWAG or readability",
         "train.csv and val.csv, or both *_full.csv; a csv of CommonLit or CLEAR",
         tasks.tables,
     ),
-    Layout(
+    DataLayout(
         OWN,
         "a *.csv, *.tsv, *.json or *.jsonl with columns of text and of labels, such as question, answer and image; "
         "others: --text, --label and --image",
         tasks.own_files,
         below=True,
     ),
-    Layout(
+    DataLayout(
         "captions",
         "COCO: *.json with images and annotations, also in annotations/; Karpathy's *.json; Flickr8k: *token.txt; "
         "Conceptual Captions: *.tsv, caption<TAB>image; a *.csv, *.tsv, *.json or *.jsonl with columns such as caption "
@@ -63,19 +69,19 @@ GENERAL = (
         images.captions,
         below=True,
     ),
-    Layout("images", "*.jpg, ... in images*/ or in the folder itself", images.image_folders),
-    Layout("plain text", "*.txt, *.raw, *.tokens", tasks.plain_text, last=True),
-    Layout("images", "*.jpg, ... in folders of any name", images.images_anywhere, last=True),
+    DataLayout("images", "*.jpg, ... in images*/ or in the folder itself", images.image_folders),
+    DataLayout("plain text", "*.txt, *.raw, *.tokens", tasks.plain_text, last=True),
+    DataLayout("images", "*.jpg, ... in folders of any name", images.images_anywhere, last=True),
 )
 """Those that files of any name may fit."""
 
 
-def layouts() -> tuple[Layout, ...]:
+def layouts() -> tuple[DataLayout, ...]:
     """All layouts in the order in which they are looked for; what an earlier one takes, a later one leaves alone.
 
     Those of studies are found by being there, in `studies/NAME/layouts.py`.
     """
-    return (*DATA_SETS, *instances("layouts", Layout).values(), *GENERAL)
+    return (*DATA_SETS, *registered("layouts", DataLayout).values(), *GENERAL)
 
 
 def known() -> str:
@@ -85,13 +91,13 @@ def known() -> str:
     return f"{'; '.join(below)}, these also in sub-folders; {'; '.join(others)}"
 
 
-def check(folder: Path, flags: Flags | None = None) -> Report:
+def check(folder: Path, flags: ColumnFlags | None = None) -> CheckReport:
     """Counts, labels and faults of a folder in one or more of the `layouts`; never raises for bad data.
 
     `flags`: which columns files of one's own have, where their names do not tell.
     """
     folder = Path(folder)
-    report = Report("unknown")
+    report = CheckReport("unknown")
     if not folder.is_dir():
         return replace(report, problems=[f"{folder}: no such folder"])
     root = CheckedFolder(folder, flags=flags)
@@ -136,7 +142,7 @@ def _in_vain(root: CheckedFolder, names: Sequence[str]) -> list[str]:
     return lines
 
 
-def _look(layout: Layout, place: CheckedFolder, report: Report) -> list[str]:
+def _look(layout: DataLayout, place: CheckedFolder, report: CheckReport) -> list[str]:
     """The names of what a place holds in a layout; none if it is in another one."""
     try:
         match = layout.look(place, report)
@@ -148,6 +154,6 @@ def _look(layout: Layout, place: CheckedFolder, report: Report) -> list[str]:
     else:
         if match is None:
             return []
-        place.taken.update(match.images)
+        place.explained.update(match.images)
         return list(match.names or [layout.name])
     return [layout.name]  # its files are there, but cannot be read

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from groundling.check.places import CheckedFolder, LayoutMatch, Report, pictures_below
+from groundling.check.checked_folder import CheckedFolder, CheckReport, LayoutMatch, pictures_below
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captions, find_images
+from groundling.data.captions.captions import CaptionCollection, find_images
 from groundling.data.captions.files import COCO, METADATA, layout_of
-from groundling.data.images import is_picture, read_picture
+from groundling.data.images import is_image_file, read_image
 from groundling.data.regions.annotations import OUTSIDE, read_instances
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.store import RegionStore
@@ -26,7 +26,7 @@ DECODED = 2000
 
 def try_images(
     folders: Sequence[Path],
-    report: Report,
+    report: CheckReport,
     wanted: Mapping[Path, Collection[str]] | None = None,
     captioned: Collection[Path] | None = None,
 ) -> None:
@@ -42,7 +42,7 @@ def try_images(
         for path in pictures_below(folder):
             paths.append(path)
             names.add(path.relative_to(folder).as_posix())
-    report.saw(*paths)
+    report.mark_seen(*paths)
     for file, expected in (wanted or {}).items():
         absent = [f"image {name}" for name in dict.fromkeys(expected) if name not in names]
         report.problem(file, f"not in {place}", absent)
@@ -58,14 +58,14 @@ def try_images(
 def _decodes(path: Path) -> bool:
     """Whether commands can read an image, asked of their own reader."""
     try:
-        read_picture(path, coarse=True)
+        read_image(path, reduced=True)
     except InputError:
         return False
     return True
 
 
 def check_images(
-    place: CheckedFolder, wanted: Mapping[Path, Sequence[str]], report: Report
+    place: CheckedFolder, wanted: Mapping[Path, Sequence[str]], report: CheckReport
 ) -> None:
     """Look for images by the last part of their ids: in the place's own folders of images, else in the root's."""
     if not any(wanted.values()):
@@ -86,12 +86,12 @@ def check_images(
     report.fact(place.folder, "no images, so none was looked for")
 
 
-def image_folders(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def image_folders(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Folders of images, and images directly in the folder, that no captions speak of."""
-    looked_at = place.taken.union(place.imagefolders)
+    looked_at = place.explained.union(place.imagefolders)
     folders = [folder for folder in place.image_folders if folder not in looked_at]
-    loose = [path for path in place.files if is_picture(path.name)]
-    if loose and not place.taken.issuperset(loose):
+    loose = [path for path in place.files if is_image_file(path.name)]
+    if loose and not place.explained.issuperset(loose):
         folders.append(place.folder)
     if not folders:
         return None
@@ -99,7 +99,7 @@ def image_folders(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return LayoutMatch()
 
 
-def images_anywhere(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def images_anywhere(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Images in folders of any name, of which nothing else is known."""
     if not pictures_below(place.folder):
         return None
@@ -115,14 +115,14 @@ ROW = re.compile(r"[^\t\n]+\t\d+\t\d+\t(\d+|[\w+/=]{16,})\t")
 HDF5 = frozenset({".h5", ".hdf5"})
 
 
-def region_store(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def region_store(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """A region store of this library, finished or not."""
     manifest = place.folder / "manifest.json"
     finished = '"shards"' in place.heads.get(manifest, "")
     begun = any(path.match("index-*.json") for path in place.heads)
     if not finished and not begun:
         return None
-    report.saw(place.folder)
+    report.mark_seen(place.folder)
     store = RegionStore(place.folder)
     report.problems.extend(store.faults(verify=True))
     counts = []
@@ -138,7 +138,7 @@ def region_store(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return LayoutMatch(dict.fromkeys(place.heads, ()))
 
 
-def region_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def region_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Files of region features that `groundling regions` imports."""
     sources: list[Path] = []
     for path, head in place.heads.items():
@@ -151,15 +151,15 @@ def region_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
         sources.append(place.folder)
     for source in sources:
         _source(source, report)
-        report.saw(*(path for path in (source, *parts) if path.is_file()))
+        report.mark_seen(*(path for path in (source, *parts) if path.is_file()))
     if place.folder in sources:
-        report.saw(*place.folder.glob("*.npz"), *place.folder.glob("*.mdb"))
+        report.mark_seen(*place.folder.glob("*.npz"), *place.folder.glob("*.mdb"))
     if not sources:
         return None
     return LayoutMatch(dict.fromkeys([*sources, *parts], ()))
 
 
-def _source(path: Path, report: Report) -> None:
+def _source(path: Path, report: CheckReport) -> None:
     """Report on a file of regions, or a folder of such."""
     images: list[str] = []
     outside: list[str] = []
@@ -204,28 +204,28 @@ WITHOUT_ANNOTATIONS = "image_info_*.json"
 
 
 @dataclass
-class _Contents:
+class _CaptionContents:
     """What the files of a folder say of images."""
 
     names: list[str] = field(default_factory=list)
     """The layouts that were seen."""
-    captioned: dict[Path, Captions] = field(default_factory=dict)
+    captioned: dict[Path, CaptionCollection] = field(default_factory=dict)
     """By file of captions, what it says."""
     boxed: dict[Path, list[str]] = field(default_factory=dict)
     """By file of boxes, the image files that it lists."""
 
-    def of(self, blind: bool) -> _Contents:
+    def of(self, blind: bool) -> _CaptionContents:
         """The part of it that belongs to a rendered world's control images, or to the others."""
-        return _Contents(
+        return _CaptionContents(
             self.names,
             {p: told for p, told in self.captioned.items() if ("blind" in p.name) == blind},
             {p: images for p, images in self.boxed.items() if ("blind" in p.name) == blind},
         )
 
 
-def captions(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def captions(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Captions and boxes by image file, and the images they are of."""
-    contents = _Contents()
+    contents = _CaptionContents()
     for path in _candidates(place):
         try:
             _file(path, place, contents, report)
@@ -240,7 +240,7 @@ def captions(place: CheckedFolder, report: Report) -> LayoutMatch | None:
 
 def _candidates(place: CheckedFolder) -> list[Path]:
     """Files that may hold captions or boxes: the folder's own, JSON in COCO's `annotations`, the folder itself."""
-    taken = place.taken | place.root.taken
+    taken = place.explained | place.root.explained
     paths = [path for path in place.files if path not in taken]
     if place is place.root:
         paths += sorted((place.folder / "annotations").glob("*.json"))
@@ -249,7 +249,9 @@ def _candidates(place: CheckedFolder) -> list[Path]:
     return [path for path in paths if path not in taken]
 
 
-def _file(path: Path, place: CheckedFolder, contents: _Contents, report: Report) -> None:
+def _file(
+    path: Path, place: CheckedFolder, contents: _CaptionContents, report: CheckReport
+) -> None:
     """Report on one file, or the folder, if it is in one of the layouts."""
     content = read_json(path) if path.suffix == ".json" else None
     if isinstance(content, dict) and {"images", "annotations", "categories"} <= set(content):
@@ -259,29 +261,29 @@ def _file(path: Path, place: CheckedFolder, contents: _Contents, report: Report)
         return
     columns = place.root.flags.columns
     layout = layout_of(path, columns, content) or _half(path, content)
-    told: Captions | None = None
+    told: CaptionCollection | None = None
     if not layout:
         if path.suffix not in ROWS or not _has_images(place):
             return
-        told = Captions(path, None, columns, content)
+        told = CaptionCollection(path, None, columns, content)
         if not _has_its_images(told, place):
             report.lines.extend(_not_taken(told, place))
             return
         layout = told.reading.layout  # as commands that are given it read it
-    told = told or Captions(path, None, columns, content)
+    told = told or CaptionCollection(path, None, columns, content)
     contents.names.append(layout)
     contents.captioned[told.path] = told
     rows = told.reading.rows
     images = {row.file for row in rows}
     about = f"; {told.reading.about}" if told.reading.about else ""
     report.fact(told.path, f"{len(rows):,} captions of {len(images):,} images{about}")
-    report.lines.extend(f"note: {guess}" for guess in told.guess)
+    report.lines.extend(f"note: {guess}" for guess in told.guess_note)
     if path.is_dir():
-        report.saw(*told.reading.sidecars)
+        report.mark_seen(*told.reading.sidecars)
     report.problems.extend([*told.faults, *told.notes])
 
 
-def _boxes(path: Path, content: Record, report: Report) -> list[str]:
+def _boxes(path: Path, content: Record, report: CheckReport) -> list[str]:
     """Report on COCO's boxes; gives the image files that are listed."""
     read = read_instances(path, content)
     for what, places in (*read.faults.items(), *read.remarks.items()):
@@ -291,7 +293,7 @@ def _boxes(path: Path, content: Record, report: Report) -> list[str]:
     return list(read.files.values())
 
 
-def _has_its_images(told: Captions, place: CheckedFolder) -> bool:
+def _has_its_images(told: CaptionCollection, place: CheckedFolder) -> bool:
     """Whether a table whose columns were told by their values holds captions of images beside it."""
     folders = place.image_folders or _holder(place, inside_out=False)
     if told.faults or not folders:
@@ -302,7 +304,7 @@ def _has_its_images(told: Captions, place: CheckedFolder) -> bool:
         return False
 
 
-def _not_taken(told: Captions, place: CheckedFolder) -> list[str]:
+def _not_taken(told: CaptionCollection, place: CheckedFolder) -> list[str]:
     """Why a table beside images is not taken for captions, and what the commands that would read it say of it."""
     if not told.reading.about:
         return [f"note: not taken for captions: {fault}" for fault in told.faults[:1]]
@@ -321,7 +323,7 @@ def _not_taken(told: Captions, place: CheckedFolder) -> list[str]:
 
 def _has_images(place: CheckedFolder) -> bool:
     """Whether a place holds images that a table beside them may be about."""
-    beside = any(is_picture(path.name) for path in place.files)
+    beside = any(is_image_file(path.name) for path in place.files)
     return beside or any(pictures_below(folder) for folder in place.folders)
 
 
@@ -344,7 +346,7 @@ def _has_entries(content: Record, key: str, field_name: str) -> bool:
 # -- their images ----------------------------------------------------------------------------------------------------
 
 
-def _images(place: CheckedFolder, contents: _Contents, report: Report) -> None:
+def _images(place: CheckedFolder, contents: _CaptionContents, report: CheckReport) -> None:
     inside_out = any(path.is_dir() or path.name in METADATA for path in contents.captioned)
     folders = [] if inside_out else place.image_folders
     folders = folders or _holder(place, inside_out)
@@ -368,7 +370,7 @@ def _holder(place: CheckedFolder, inside_out: bool) -> list[Path]:
     `inside_out`: captions call their images by paths from the place.
     """
     holders = [folder for folder in place.folders if pictures_below(folder)]
-    if inside_out or any(is_picture(path.name) for path in place.files):
+    if inside_out or any(is_image_file(path.name) for path in place.files):
         holders.append(place.folder)
     return holders if len(holders) < 2 else [place.folder]
 
@@ -378,7 +380,9 @@ def _base(place: CheckedFolder, folders: Sequence[Path]) -> Path:
     return folders[0] if len(folders) == 1 else place.folder
 
 
-def _try(place: CheckedFolder, folders: list[Path], contents: _Contents, report: Report) -> None:
+def _try(
+    place: CheckedFolder, folders: list[Path], contents: _CaptionContents, report: CheckReport
+) -> None:
     """Look for the images in one folder, or in all of several, such as COCO's train2014 and val2014."""
     base = _base(place, folders)
     there: set[Path] = set()

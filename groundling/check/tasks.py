@@ -10,25 +10,25 @@ from pathlib import Path
 
 import numpy as np
 
+from groundling.check.checked_folder import CheckedFolder, CheckReport, LayoutMatch, pictures_below
 from groundling.check.images import check_images, try_images
-from groundling.check.places import CheckedFolder, LayoutMatch, Report, pictures_below
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
 from groundling.data.captions.files import IMAGES, header_of
-from groundling.data.image_samples import missing_images
-from groundling.data.images import stem
+from groundling.data.image_samples import missing_images_message
+from groundling.data.images import image_id
 from groundling.data.regions.annotations import OUTSIDE, read_detections
-from groundling.data.regions.store import inside
+from groundling.data.regions.store import clip_boxes
 from groundling.data.samples import thinned
 from groundling.data.tables import OWN, TABLES, lines_of, separator_note
-from groundling.data.text.words import TELLING, told_by_length
-from groundling.settings.inputs import OwnFile
-from groundling.tasks import Task, flickr_entities, nlvr2, read_past, refcoco, snli_ve, vcr, vqa
+from groundling.data.text.words import TELLING, length_auc
+from groundling.settings.input_settings import TableTaskSettings
+from groundling.tasks import Task, flickr_entities, list_oddities, nlvr2, refcoco, snli_ve, vcr, vqa
 from groundling.tasks.glue import TASKS, GlueLayout
 from groundling.tasks.readability import NAMES, READABILITY
 from groundling.tasks.swag import FULL, REGULAR
-from groundling.tasks.table import OwnReader, own_notes
+from groundling.tasks.table import TableReader, table_notes
 
 # Files of one's own: tables that make a task, as `finetune --text --label` reads them, their photos; plain text.
 
@@ -48,16 +48,16 @@ MOST_LABELS = 10
 PHOTOS = (*IMAGES, "image_id", "flickr30kid")
 
 
-def own_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def own_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Tables with columns of texts and of labels: told by flags, or by what people call them."""
     told = place.root.flags.own
     if place is not place.root and not told.label:
         return None  # a data set's own files may have any columns
     taken: dict[Path, Sequence[str]] = {}
-    read_as: list[OwnFile] = []
+    read_as: list[TableTaskSettings] = []
     others: dict[Path, list[str]] = {}
     for path in place.files:
-        if path.suffix not in OWN or path in place.taken:
+        if path.suffix not in OWN or path in place.explained:
             continue
         header = _header(place, path)
         options = columns_of(header, told)
@@ -77,7 +77,7 @@ def own_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return LayoutMatch(taken | dict.fromkeys(folders, ()), ("your own file",))
 
 
-def _lacks_the_label_alone(header: Sequence[str], options: OwnFile) -> bool:
+def _lacks_the_label_alone(header: Sequence[str], options: TableTaskSettings) -> bool:
     """Whether a table has the columns of texts, and of images, of another one, and not its labels."""
     read = {name.strip() for name in (*options.text.split(","), options.image) if name.strip()}
     return read <= set(header) and options.label not in header
@@ -88,7 +88,7 @@ def _header(place: CheckedFolder, path: Path) -> list[str]:
     return header_of(path) if path.suffix != ".json" else place.fields_of_first(path)
 
 
-def columns_of(header: Sequence[str], told: OwnFile) -> OwnFile | None:
+def columns_of(header: Sequence[str], told: TableTaskSettings) -> TableTaskSettings | None:
     """The columns that make a task, those that were told among them; None if the header has not what it takes."""
     if told.label or told.text:
         asked = [*told.text.split(","), told.label, told.image, told.group]
@@ -103,14 +103,14 @@ def columns_of(header: Sequence[str], told: OwnFile) -> OwnFile | None:
     return replace(told, text=",".join(names[name] for name in texts), label=label, image=image)
 
 
-def _own_file(path: Path, options: OwnFile, report: Report) -> list[str]:
+def _own_file(path: Path, options: TableTaskSettings, report: CheckReport) -> list[str]:
     """Report on a file; gives the ids of the images that it names."""
     flags = f"--text {options.text} --label {options.label}"
     flags += f" --image {options.image}" if options.image else ""
-    report.saw(path)
+    report.mark_seen(path)
     try:
-        reader = OwnReader(path, options)
-        notes = own_notes(reader)
+        reader = TableReader(path, options)
+        notes = table_notes(reader)
     except InputError as error:
         report.fact(path, f"your own file, read as {flags}")
         report.error(error)
@@ -123,7 +123,7 @@ def _own_file(path: Path, options: OwnFile, report: Report) -> list[str]:
     return [image for row in reader.rows for image in row.images]
 
 
-def _own_labels(reader: OwnReader) -> str:
+def _own_labels(reader: TableReader) -> str:
     """How often there is each class, or which numbers there are."""
     if isinstance(reader.form, Classification):
         counts = Counter(row.label for row in reader.rows)
@@ -136,7 +136,10 @@ def _own_labels(reader: OwnReader) -> str:
 
 
 def _photos(
-    place: CheckedFolder, images: Sequence[str], files: dict[Path, Sequence[str]], report: Report
+    place: CheckedFolder,
+    images: Sequence[str],
+    files: dict[Path, Sequence[str]],
+    report: CheckReport,
 ) -> list[Path]:
     """Look for photos in whichever folder has most of them; gives the folder, or none."""
     holders = dict.fromkeys((place, place.root))
@@ -144,7 +147,7 @@ def _photos(
     best = place.folder
     found: set[str] = set()
     for folder in folders:
-        there = {stem(p.relative_to(folder).as_posix()) for p in pictures_below(folder)}
+        there = {image_id(p.relative_to(folder).as_posix()) for p in pictures_below(folder)}
         if len(there.intersection(images)) > len(found):
             best, found = folder, there
     if not any(pictures_below(folder) for folder in folders):
@@ -153,7 +156,7 @@ def _photos(
     for path, ids in files.items():
         absent = [image for image in dict.fromkeys(ids) if image not in found]
         if absent:
-            report.problems.append(f"{path}: {missing_images(best, absent)}")
+            report.problems.append(f"{path}: {missing_images_message(best, absent)}")
     report.fact(best, f"has {len(found.intersection(images)):,} of the {len(images):,} images")
     try_images([best], report)
     return [best]
@@ -166,12 +169,12 @@ PLAIN = frozenset({".txt", ".raw", ".tokens"})
 """Endings of plain text."""
 
 
-def plain_text(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def plain_text(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Lines of text in files below the folder."""
     return LayoutMatch() if count_lines(place.folder, report) else None
 
 
-def count_lines(folder: Path, report: Report) -> int:
+def count_lines(folder: Path, report: CheckReport) -> int:
     """Report the lines and words of the text files below a folder; returns the number of files."""
     paths = [p for p in sorted(folder.rglob("*")) if p.suffix in PLAIN and p.is_file()]
     for path in paths:
@@ -202,11 +205,11 @@ def _by_length(lines: Sequence[str]) -> str:
     # Every line beside itself, and beside the one that lies half the file away.
     others = np.roll(letters, len(some) // 2)
     same = np.repeat([True, False], len(some))
-    area = told_by_length(np.tile(words, 2), np.concatenate([letters, others]), same)
+    area = length_auc(np.tile(words, 2), np.concatenate([letters, others]), same)
     said = f"words of one line against letters of another tell different lines at an AUC of {area:.2f} (chance .5)"
     if area < TELLING:
         return said
-    return f"{said}; `adapt --arm xdbert` reads blocks, or with --form lines wants --match-negatives length"
+    return f"{said}; `adapt --arm xdbert` reads blocks, or with --text-layout lines wants --match-negatives length"
 
 
 GLUE = tuple((task, task.read) for task in TASKS if isinstance(task.read, GlueLayout))
@@ -215,7 +218,7 @@ CSV = {"ending0": REGULAR, "gold-ending": FULL} | {excerpt: READABILITY for _, e
 """The column by which a csv file tells its task."""
 
 
-def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Example] | None:
+def examples_of(task: Task, folder: Path, split: str, report: CheckReport) -> list[Example] | None:
     """A split, counted and looked through; None if it cannot be read."""
     try:
         examples, notes = task.with_notes(folder, split)
@@ -226,14 +229,14 @@ def examples_of(task: Task, folder: Path, split: str, report: Report) -> list[Ex
     if path.suffix in TABLES and (note := separator_note(path)):
         report.fact(path, f"note: {note.removeprefix(f'{path}: ')}")
     if split == task.train:
-        report.problems.extend(task.same_files(folder))
+        report.problems.extend(task.identical_split_notes(folder))
     about = f"{len(examples):,} examples"
     if task.file(folder, task.train) == task.file(folder, task.dev[0]):
         about += f" of {split}"  # one file holds them all
     report.fact(path, f"{about}{_labels(task, examples)}")
     for note in notes:
         report.fact(path, note)
-    report.problems.extend(read_past(path, examples))
+    report.problems.extend(list_oddities(path, examples))
     return examples
 
 
@@ -251,11 +254,11 @@ def _labels(task: Task, examples: list[Example]) -> str:
 # -- text --------------------------------------------------------------------------------------------------------------
 
 
-def glue(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def glue(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """A GLUE root, or the folder of one of its tasks: that which it is called by, or else the first that fits."""
     folder = place.folder
     tasks = [pair for pair in GLUE if any((folder / pair[1].folder).glob("*.tsv"))]
-    read: dict[str, Report] = {}
+    read: dict[str, CheckReport] = {}
     if not tasks and any(folder.glob("*.tsv")):
         name = folder.resolve().name
         tasks = [pair for pair in GLUE if pair[1].folder == name]
@@ -269,16 +272,16 @@ def glue(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return LayoutMatch(_all(place), (f"GLUE {names}",))
 
 
-def _fitting(folder: Path) -> tuple[list[tuple[Task, GlueLayout]], dict[str, Report]]:
+def _fitting(folder: Path) -> tuple[list[tuple[Task, GlueLayout]], dict[str, CheckReport]]:
     """The first task as which a folder's development split can be read, and what is to be said of the split."""
     for task, reader in GLUE:
-        tried = Report("")
+        tried = CheckReport("")
         if examples_of(task, folder, task.dev[0], tried) is not None:
             return [(task, reader)], {task.dev[0]: tried}
     return [], {}
 
 
-def tables(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def tables(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """The csv files of SWAG and of readability."""
     tasks: dict[str, Task] = {}
     columns: set[str] = set()
@@ -294,7 +297,7 @@ def tables(place: CheckedFolder, report: Report) -> LayoutMatch | None:
 
 
 def _splits(
-    task: Task, folder: Path, report: Report, read: Mapping[str, Report] | None = None
+    task: Task, folder: Path, report: CheckReport, read: Mapping[str, CheckReport] | None = None
 ) -> None:
     """Report on a task's splits; of those that were `read`, what is to be said."""
     for split in (task.train, *task.dev):
@@ -322,11 +325,11 @@ LISTS = ("minival.json", "nominival.json")
 """What no other layout calls its files."""
 
 
-def _matched(place: CheckedFolder, wanted: Wanted, report: Report) -> LayoutMatch | None:
+def _matched(place: CheckedFolder, wanted: Wanted, report: CheckReport) -> LayoutMatch | None:
     """A match if there are files of the layout, after a look at the images that they ask for."""
     if not wanted:
         return None
-    report.saw(*(file for file in wanted if file.is_file()))
+    report.mark_seen(*(file for file in wanted if file.is_file()))
     check_images(place, wanted, report)
     return LayoutMatch(wanted)
 
@@ -335,7 +338,7 @@ def _first_images(examples: Sequence[Example] | None) -> list[str]:
     return [example.images[0] for example in examples or ()]
 
 
-def vqa_v2(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def vqa_v2(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Questions and annotations of VQA v2, or LXMERT's lists, with an answer map."""
     folder = place.folder
     splits = [split for split in vqa.YEARS if _has_vqa(folder, split)]
@@ -359,7 +362,7 @@ def _has_vqa(folder: Path, split: str) -> bool:
     return any(vqa.file_of(folder, split, name).is_file() for name in names)
 
 
-def vcr_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def vcr_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Lines of VCR, and the metadata of their images, if that is there."""
     files = place.with_fields(".jsonl", "annot_id", "img_fn")  # not a log of `data shift`
     if not files:
@@ -372,12 +375,14 @@ def vcr_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
         examples = examples_of(vcr.ANSWER, place.folder, file.stem, report)
         wanted[file] = _first_images(examples)
         if examples and (place.folder / "vcr1images").is_dir():
-            report.saw(place.folder / "vcr1images")
+            report.mark_seen(place.folder / "vcr1images")
             _vcr_metadata(place.folder, file, examples, report)
     return _matched(place, wanted, report)
 
 
-def _vcr_metadata(folder: Path, file: Path, examples: Sequence[Example], report: Report) -> None:
+def _vcr_metadata(
+    folder: Path, file: Path, examples: Sequence[Example], report: CheckReport
+) -> None:
     by_image = {example.images[0]: example for example in examples}
     sound = report.readable(partial(vcr.objects_of, folder, one) for one in by_image.values())
     boxes = sum(len(objects.boxes) for objects in sound)
@@ -385,7 +390,7 @@ def _vcr_metadata(folder: Path, file: Path, examples: Sequence[Example], report:
     report.fact(file, f"{len(by_image):,} images, {metadata}")
 
 
-def nlvr2_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def nlvr2_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Lines of NLVR2, and its lists of subsets."""
     wanted: Wanted = {}
     files = place.with_fields(".json", "identifier", "sentence")
@@ -396,14 +401,14 @@ def nlvr2_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     for file in files:
         examples = examples_of(nlvr2.NLVR2, place.folder, file.stem, report) or []
         wanted[file] = [image for example in examples for image in example.images]
-        known = {example.official for example in examples if example.label is not None}
+        known = {example.official_id for example in examples if example.label is not None}
         if known:  # of splits without labels no part is scored
             report.readable([partial(nlvr2.parts_of, place.folder, file.stem, known)])
-            report.saw(*place.folder.glob("*_identifiers.txt"))
+            report.mark_seen(*place.folder.glob("*_identifiers.txt"))
     return _matched(place, wanted, report)
 
 
-def snli_ve_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def snli_ve_lines(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Lines of SNLI-VE."""
     wanted: Wanted = {}
     for file in place.heads:
@@ -415,16 +420,18 @@ def snli_ve_lines(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return _matched(place, wanted, report)
 
 
-def refcoco_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def refcoco_files(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Expressions of RefCOCO, RefCOCO+ or RefCOCOg, and MAttNet's detected boxes."""
     files = sorted(place.folder.glob("refs(*).p"))
     detections = place.with_fields(".json", "image_id", "box", "score")
     if not files and not detections:
         return None
     wanted: Wanted = {file: [] for file in (*files, *detections)}
-    objects: refcoco.Objects | None = None
+    objects: refcoco.InstanceTables | None = None
     if files or (place.folder / "instances.json").is_file():
-        (objects,) = report.readable([partial(refcoco.instances, place.folder)]) or (None,)
+        (objects,) = report.readable([partial(refcoco.read_instance_tables, place.folder)]) or (
+            None,
+        )
     for file in files:
         wanted[file] = _expressions(file, objects, report)
     for file in detections:
@@ -432,10 +439,12 @@ def refcoco_files(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return _matched(place, wanted, report)
 
 
-def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) -> list[str]:
+def _expressions(
+    file: Path, objects: refcoco.InstanceTables | None, report: CheckReport
+) -> list[str]:
     """The images of all splits' expressions."""
     every: list[refcoco.ReferringExpression] = []
-    refs = refcoco.read_plain(file)
+    refs = refcoco.load_plain_pickle(file)
     splits = dict.fromkeys(ref["split"] for ref in refs)
     if objects is None:
         return []
@@ -447,11 +456,11 @@ def _expressions(file: Path, objects: refcoco.Objects | None, report: Report) ->
             every += asked
             about = f"{len(asked):,} expressions of {split}, {len(named):,} objects"
             report.fact(file, f"{about} in {len(images):,} images")
-    report.problems.extend(refcoco.refs_read_past(file, refs, every))
+    report.problems.extend(refcoco.list_ref_oddities(file, refs, every))
     return [expression.image for expression in every]
 
 
-def _detections(file: Path, objects: refcoco.Objects | None, report: Report) -> None:
+def _detections(file: Path, objects: refcoco.InstanceTables | None, report: CheckReport) -> None:
     """Report on detected boxes; empty ones are counted, others are looked for in their images."""
     found = read_detections(file)
     full = [one for one in found if (one.corners[2:] > one.corners[:2]).all()]
@@ -460,7 +469,7 @@ def _detections(file: Path, objects: refcoco.Objects | None, report: Report) -> 
     outside = []
     if known:
         shares = np.array([one.corners / (sizes[one.image] * 2) for one in known])
-        _, good = inside(shares)
+        _, good = clip_boxes(shares)
         outside = [one.image for one, fits in zip(known, good, strict=True) if not fits]
     unlisted = [one.image for one in full if sizes and one.image not in sizes]
     report.problem(file, OUTSIDE, _named(outside))
@@ -475,17 +484,17 @@ def _named(images: Sequence[int]) -> list[str]:
     return [f"image {name}" for name in dict.fromkeys(called)]
 
 
-def flickr30k_entities(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def flickr30k_entities(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Captions with marks, boxes, and lists of the splits' images."""
     folder = place.folder
     if not any((folder / name).is_dir() for name in ("Sentences", "Annotations")):
         return None
-    report.saw(folder / "Sentences", folder / "Annotations")
+    report.mark_seen(folder / "Sentences", folder / "Annotations")
     wanted: Wanted = {}
     for split in ("train", "val", "test"):
         file = folder / f"{split}.txt"
         if file.is_file():
-            wanted[file] = flickr_entities.images(folder, split)
+            wanted[file] = flickr_entities.read_image_ids(folder, split)
             _entities(folder, file, wanted[file], report)
     if not wanted:
         expected = "expected lists of images train.txt, val.txt or test.txt, found none"
@@ -494,7 +503,7 @@ def flickr30k_entities(place: CheckedFolder, report: Report) -> LayoutMatch | No
     return _matched(place, wanted, report)
 
 
-def _entities(folder: Path, file: Path, images: Sequence[str], report: Report) -> None:
+def _entities(folder: Path, file: Path, images: Sequence[str], report: CheckReport) -> None:
     reads = [partial(flickr_entities.captions_of, folder, image) for image in images]
     captions = [caption for group in report.readable(reads) for caption in group]
     boxed = sum(len(caption.phrases) for caption in captions)

@@ -10,10 +10,10 @@ from pkgutil import iter_modules
 from typing import Any
 
 from groundling.core.errors import InputError
-from groundling.runs.outputs import Leaves, NoOutput
-from groundling.runs.progress import is_first
-from groundling.settings.fields import Settings, flag_of, flat, needed
-from groundling.settings.training import Sharing
+from groundling.runs.outputs import CommandOutput, NoOutput
+from groundling.runs.progress import is_main_process
+from groundling.settings.fields import Settings, flag_name, flatten_settings, required
+from groundling.settings.training import HubSettings
 
 TITLES = ("Train", "Use", "Judge", "Data")
 """Of the core's commands, as help lists them."""
@@ -27,31 +27,31 @@ class Command:
     """As it is typed."""
     summary: str
     """What it does, in one line."""
-    recipe: str
-    """MODULE:NAME of the function that takes the settings and, last, the `Work` or `Run` to write and to tell with."""
+    function_path: str
+    """MODULE:NAME of the function that takes the settings and, last, the `CommandContext` or `Run` to write and to tell with."""
     settings: Mapping[str, Any]
     """Its settings by prefix of their flags, with their defaults; the prefix of names that begin with _ is left out."""
     title: str
     """Under which title help lists it: Train, Use, Judge or Data; of a study, what it is about."""
     example: str
     """A whole command line."""
-    leaves: Leaves
+    output: CommandOutput
     """What it leaves behind, which opens it and hands its function what to write with."""
-    common: str = ""
+    common_flags: str = ""
     """The flags that most people use, which help shows first, without the dashes before them."""
     positional: tuple[str, ...] = ()
     """The flags that the first bare words mean, as in `groundling regions my_photos`."""
     file: str = ""
     """The file that it writes, if nobody says which; empty: a run folder."""
-    writes: str = ""
+    out_help: str = ""
     """What its `--out` is, in words, if neither a run folder nor a table."""
-    rules: Callable[..., object] | None = None
+    validate: Callable[..., object] | None = None
     """Raises InputError for settings that do not go together, without loading torch; it takes them and `out`."""
-    speaks: bool = False
+    prints_output: bool = False
     """It prints for itself, and may return an exit status; of other commands the result is printed."""
-    reads: Callable[..., Mapping[str, str]] | None = None
+    default_models: Callable[..., Mapping[str, str]] | None = None
     """Of its settings: by their flags, models that have a default and are read in some settings alone."""
-    shows: str = ""
+    formatter: str = ""
     """MODULE:NAME of what a result is printed as, for people: a function of the result; empty: nothing of the kind."""
 
     def __call__(self, *values: Any) -> Any:
@@ -60,26 +60,28 @@ class Command:
         Raises InputError as `check` and `call`.
         """
         given = iter(values)
-        every = [one if isinstance(one, Sharing) else next(given) for one in self.settings.values()]
+        every = [
+            one if isinstance(one, HubSettings) else next(given) for one in self.settings.values()
+        ]
         every += given
         self.check(every)
         return self.call(every)
 
     @property
-    def out(self) -> bool:
+    def has_out(self) -> bool:
         """Whether it has a run folder, or writes a file or folder."""
-        return not isinstance(self.leaves, NoOutput)
+        return not isinstance(self.output, NoOutput)
 
     @property
-    def place(self) -> str:
+    def default_out(self) -> str:
         """Where it writes if nobody says where."""
         return self.file or f"runs/{self.name.replace(' ', '-')}"
 
     @property
     def about_out(self) -> str:
         """What its `--out` is, in words."""
-        if self.writes:
-            return self.writes
+        if self.out_help:
+            return self.out_help
         if self.file:
             return "File to write, a csv, tsv or jsonl by its ending; all of it or nothing."
         return "Run folder; the same command again goes on from what it has saved."
@@ -91,42 +93,42 @@ class Command:
         columns that are not there.
         """
         out = str(values[-1])
-        if self.out and (not out or "\0" in out):
+        if self.has_out and (not out or "\0" in out):
             raise InputError(f"--out {out!r}: names no file or folder")
-        self.check_together(values)
+        self.check_settings(values)
         for sharing in _shared(values):
             from groundling.models.hub import check_sharing
 
             check_sharing(sharing, _own(values))
-        self.check_there(values)
+        self.check_inputs_exist(values)
 
-    def check_together(self, values: Sequence[Any]) -> None:
+    def check_settings(self, values: Sequence[Any]) -> None:
         """Raises InputError for settings that are missing, or do not go together."""
-        for group, one in flat(values[0]):
-            if needed in one.marks and not vars(group)[one.name]:
-                raise InputError(f"{self.name} needs --{flag_of(one.name)}")
-        if self.rules is not None:
-            self.rules(*_own(values))
+        for group, one in flatten_settings(values[0]):
+            if required in one.annotations and not vars(group)[one.name]:
+                raise InputError(f"{self.name} needs --{flag_name(one.name)}")
+        if self.validate is not None:
+            self.validate(*_own(values))
 
-    def check_there(
+    def check_inputs_exist(
         self, values: Sequence[Any], later: Callable[[str], bool] = lambda word: False
     ) -> None:
         """Raises InputError for files, folders, models and columns that are not there.
 
         `later` says of which words it is too early to ask.
         """
-        from groundling.command_line.inputs import check_inputs, model
+        from groundling.command_line.input_checks import check_inputs, check_model_exists
 
         for prefix, settings in zip(self.settings, values, strict=False):
             if isinstance(settings, Settings):  # an `out` comes last
-                check_inputs(settings, dotted(prefix), later)
-        if self.reads is not None:
-            for flag, word in self.reads(*_own(values)).items():
-                model(flag, word)
+                check_inputs(settings, flag_prefix(prefix), later)
+        if self.default_models is not None:
+            for flag, word in self.default_models(*_own(values)).items():
+                check_model_exists(flag, word)
 
     def function(self) -> Callable[..., Any]:
         """The recipe itself; only now is what it needs imported."""
-        return _imported(self.recipe)
+        return _imported(self.function_path)
 
     def call(self, values: Sequence[Any]) -> Any:
         """What its function makes of its settings, or what it made of them earlier, which is then in its run folder.
@@ -136,17 +138,19 @@ class Command:
         """
         own = _own(values)
         result = self._made(own)
-        if self.shows and is_first():
-            print(_imported(self.shows)(result))
+        if self.formatter and is_main_process():
+            print(_imported(self.formatter)(result))
         for sharing in _shared(values):
             _imported(SHARE)(own[-1], sharing)
         return result
 
     def _made(self, own: Sequence[Any]) -> Any:
-        settings, out = (own[:-1], own[-1]) if self.out else (own, "")
-        names = [name for name, group in self.settings.items() if not isinstance(group, Sharing)]
+        settings, out = (own[:-1], own[-1]) if self.has_out else (own, "")
+        names = [
+            name for name, group in self.settings.items() if not isinstance(group, HubSettings)
+        ]
         by_name = dict(zip(names, settings, strict=True))
-        return self.leaves.made(self.function(), self.name, by_name, out)
+        return self.output.run(self.function(), self.name, by_name, out)
 
 
 class Commands(Mapping[str, Command]):
@@ -161,17 +165,17 @@ class Commands(Mapping[str, Command]):
         self._core = {one.rpartition(".")[2]: one for one in _inside("groundling.commands")}
 
     def __getitem__(self, name: str) -> Command:
-        command = self.of_core(name)
+        command = self.core_command(name)
         return _of_studies()[name] if command is None else command
 
-    def of_core(self, name: str) -> Command | None:
+    def core_command(self, name: str) -> Command | None:
         """A command of the core; None: there is none of that name."""
         word = name.partition(" ")[0]
         return _in_module(self._core[word]).get(name) if word in self._core else None
 
     def first(self, names: Sequence[str]) -> str:
         """The first of some names that is a command's, the studies' if it is none of the core's; empty: no one's."""
-        core = next((name for name in names if self.of_core(name)), "")
+        core = next((name for name in names if self.core_command(name)), "")
         return core or next((name for name in names if name in self), "")
 
     def __iter__(self) -> Iterator[str]:
@@ -211,7 +215,7 @@ COMMANDS = Commands()
 """Every command of `groundling`."""
 
 
-def dotted(prefix: str) -> str:
+def flag_prefix(prefix: str) -> str:
     """What stands before the flags of some of a command's settings."""
     return "" if prefix.startswith("_") else f"{prefix}."
 
@@ -225,16 +229,16 @@ def _imported(place: str) -> Callable[..., Any]:
 
 def _own(values: Sequence[Any]) -> list[Any]:
     """What a recipe takes: what is done with a saved model is no affair of its."""
-    return [value for value in values if not isinstance(value, Sharing)]
+    return [value for value in values if not isinstance(value, HubSettings)]
 
 
-def _shared(values: Sequence[Any]) -> list[Sharing]:
+def _shared(values: Sequence[Any]) -> list[HubSettings]:
     """Where the model goes, if it is to go anywhere and this process is the one that sends it."""
-    shared = [one for one in values if isinstance(one, Sharing) and one.push_to_hub]
-    return shared if is_first() else []
+    shared = [one for one in values if isinstance(one, HubSettings) and one.push_to_hub]
+    return shared if is_main_process() else []
 
 
-SHARED = {"_share": Sharing()}
+SHARED = {"_share": HubSettings()}
 """Settings of commands that save a model."""
-SHARE = "groundling.commands.push:share"
+SHARE = "groundling.commands.push:push_after_run"
 """What sends a saved model to the hub, by its run folder and these settings."""

@@ -10,18 +10,18 @@ from difflib import get_close_matches
 from shutil import get_terminal_size
 from typing import Any, Literal, NamedTuple
 
-from groundling.command_line import Command, dotted
-from groundling.core.documented import fields_told, summary_of
-from groundling.core.errors import InputError, as_typed
+from groundling.command_line import Command, flag_prefix
+from groundling.core.errors import InputError, qualify_flags
+from groundling.core.field_docs import field_docs, summary_of
 from groundling.settings.fields import (
+    InvalidSettingError,
     Setting,
-    WrongSetting,
-    changed,
-    flag_of,
-    flags_under,
-    flat,
-    needed,
-    spelt,
+    flag_name,
+    flatten_settings,
+    format_value,
+    prefixed_flags,
+    replace_settings,
+    required,
 )
 
 HELP = frozenset({"-h", "--help"})
@@ -47,7 +47,7 @@ class Flag(NamedTuple):
     @property
     def name(self) -> str:
         """How it is typed, without the dashes before it."""
-        return dotted(self.prefix) + flag_of(self.setting.name)
+        return flag_prefix(self.prefix) + flag_name(self.setting.name)
 
 
 def flags_of(command: Command) -> list[Flag]:
@@ -55,14 +55,14 @@ def flags_of(command: Command) -> list[Flag]:
     return [
         Flag(prefix, one, type(group), vars(group)[one.name])
         for prefix, settings in command.settings.items()
-        for group, one in flat(settings)
+        for group, one in flatten_settings(settings)
     ]
 
 
 # -- parsing -----------------------------------------------------------------------------------------------------------
 
 
-def parsed(command: Command, words: Sequence[str]) -> list[Any]:
+def parse_flags(command: Command, words: Sequence[str]) -> list[Any]:
     """The command's settings, filled from what was typed after its name, and its `out`, if it has one.
 
     Raises InputError for a flag that there is not, and for a value that does not fit.
@@ -83,10 +83,10 @@ def parsed(command: Command, words: Sequence[str]) -> list[Any]:
         if name in given:
             values[flag.prefix][flag.setting.name] = _value(flag, given[name])
     made = [_made(*item, values[item[0]]) for item in command.settings.items()]
-    return [*made, given.get(OUT, command.place)] if command.out else made
+    return [*made, given.get(OUT, command.default_out)] if command.has_out else made
 
 
-class _Once(argparse.Action):
+class _StoreOnce(argparse.Action):
     """Keeps what a flag is given, and refuses the flag a second time: the last would count in silence."""
 
     def __call__(
@@ -116,9 +116,9 @@ def _parser(command: Command, flags: Mapping[str, Flag]) -> argparse.ArgumentPar
         else:
             count: int | Literal["*"] | None = one.setting.count
             nargs = "*" if count == -1 else count
-            parser.add_argument(f"--{name}", dest=name, nargs=nargs, action=_Once)
-    if command.out:
-        parser.add_argument(f"--{OUT}", action=_Once)
+            parser.add_argument(f"--{name}", dest=name, nargs=nargs, action=_StoreOnce)
+    if command.has_out:
+        parser.add_argument(f"--{OUT}", action=_StoreOnce)
     return parser
 
 
@@ -155,7 +155,7 @@ def _dashed(word: str) -> str:
 
 
 def _negated(name: str) -> str:
-    """`--no-tags` of `tags`, `--adapt.no-masked-lm` of `adapt.masked-lm`."""
+    """`--no-object-tags` of `tags`, `--adapt.no-masked-lm` of `adapt.masked-lm`."""
     prefix, dot, last = name.rpartition(".")
     return f"--{prefix}{dot}no-{last}"
 
@@ -163,25 +163,27 @@ def _negated(name: str) -> str:
 def _value(flag: Flag, words: Any) -> object:
     """What the words of a flag stand for."""
     try:
-        return flag.setting.parsed(words)
-    except WrongSetting as error:
-        raise error.under(dotted(flag.prefix)) from None
+        return flag.setting.parse(words)
+    except InvalidSettingError as error:
+        raise error.under(flag_prefix(flag.prefix)) from None
 
 
 def _made(prefix: str, default: Any, values: Mapping[str, object]) -> Any:
     """Settings with some values; what is wrong with them is told by the flags of their command."""
     try:
-        return changed(default, **values)
-    except WrongSetting as error:
-        raise error.under(dotted(prefix)) from None
+        return replace_settings(default, **values)
+    except InvalidSettingError as error:
+        raise error.under(flag_prefix(prefix)) from None
     except InputError as error:
-        raise InputError(as_typed(str(error), flags_under(dotted(prefix), default))) from None
+        raise InputError(
+            qualify_flags(str(error), prefixed_flags(flag_prefix(prefix), default))
+        ) from None
 
 
 def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
     """What to say of a word that is no flag of a command's, nor a flag's value."""
     bare = word.partition("=")[0].lstrip("-").replace("_", "-")
-    there = [*flags, *[OUT][: command.out]]
+    there = [*flags, *[OUT][: command.has_out]]
     same = [one for one in there if one.rpartition(".")[2] == bare]
     alike = same or [one for one in there if bare in one.split("-")]
     alike = alike or get_close_matches(bare, there, 1)
@@ -193,7 +195,7 @@ def _unknown(word: str, command: Command, flags: Mapping[str, Flag]) -> str:
 # -- help --------------------------------------------------------------------------------------------------------------
 
 
-def listed(commands: Mapping[str, Command]) -> str:
+def command_list(commands: Mapping[str, Command]) -> str:
     """What `groundling --help` prints: commands under titles."""
     titles: dict[str, list[Command]] = defaultdict(list)
     for one in commands.values():
@@ -204,7 +206,7 @@ def listed(commands: Mapping[str, Command]) -> str:
     return "\n\n".join(parts)
 
 
-def help_of(command: Command) -> str:
+def command_help(command: Command) -> str:
     """What `--help` prints: usage, an example, the flags that most people use, and the rest in groups."""
     bare = "".join(f" {_metavar(one)}" for one in _positional(command))
     parts = [
@@ -213,8 +215,10 @@ def help_of(command: Command) -> str:
         f"example:\n  {command.example}",
     ]
     flags = {one.name: one for one in flags_of(command)}
-    common = [flags.pop(name) for name in command.common.split()]
-    out = [_entry(f"--{OUT} PLACE", command.about_out, f"default: {command.place}")] * command.out
+    common = [flags.pop(name) for name in command.common_flags.split()]
+    out = [
+        _entry(f"--{OUT} PLACE", command.about_out, f"default: {command.default_out}")
+    ] * command.has_out
     parts.append("\n".join(["the flags that most people use:", *map(_explained, common), *out]))
     groups: dict[tuple[str, type[Any]], list[Flag]] = {
         (prefix, type(settings)): [] for prefix, settings in command.settings.items()
@@ -235,20 +239,20 @@ def _positional(command: Command) -> Iterator[Setting]:
 def _title(prefix: str, group: type[Any]) -> str:
     """What a group of flags is called: what the class of its settings says of itself."""
     first = " ".join(summary_of(group).split("\n\n")[0].split()).rstrip(".")
-    return f"{first} (--{dotted(prefix)}NAME):" if dotted(prefix) else f"{first}:"
+    return f"{first} (--{flag_prefix(prefix)}NAME):" if flag_prefix(prefix) else f"{first}:"
 
 
 def _explained(flag: Flag) -> str:
     """A flag with what it takes, its help, its range and its default."""
-    (told,) = (one for one in fields_told(flag.group) if one.name == flag.setting.name)
+    (told,) = (one for one in field_docs(flag.group) if one.name == flag.setting.name)
     said = [str(flag.setting.range)] if flag.setting.range else []
-    if needed in flag.setting.marks:
+    if required in flag.setting.annotations:
         said.append("needed")
     if flag.setting.kind is bool:
         said.append(f"default: {'on' if flag.default else 'off'}")
         return _entry(f"--{flag.name}/{_negated(flag.name)}", told.text, *said)
     if flag.default not in ("", ()):
-        said.append(f"default: {spelt(flag.default)}")
+        said.append(f"default: {format_value(flag.default)}")
     return _entry(f"--{flag.name} {_metavar(flag.setting)}", told.text, *said)
 
 
@@ -256,7 +260,7 @@ def _metavar(setting: Setting) -> str:
     """What help shows in place of a value."""
     if setting.choices:
         return f"{{{','.join(map(str, setting.choices))}}}"
-    plain = {int: "N", float: "NUMBER"}.get(setting.member, "TEXT")
+    plain = {int: "N", float: "NUMBER"}.get(setting.element_type, "TEXT")
     one = setting.input.metavar if setting.input else plain
     return f"[{one} ...]" if setting.count == -1 else " ".join([one] * (setting.count or 1))
 

@@ -9,11 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.errors import as_typed
+from groundling.core.errors import qualify_flags
 from groundling.runs.outputs import RunCollection
-from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, at_least, flags_under, need
-from groundling.settings.inputs import OwnFile, check_one_task
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import (
+    InputKind,
+    Settings,
+    at_least,
+    prefixed_flags,
+    require_settings,
+)
+from groundling.settings.input_settings import TableTaskSettings, check_one_task
 from groundling.settings.training import TrainConfig
 
 if TYPE_CHECKING:
@@ -30,12 +36,12 @@ class CompareConfig(Settings):
     """Add the control `mlm` (same text, steps and seeds, no teacher)."""
     tasks: tuple[str, ...] = ()
     """Tasks to fine-tune on, e.g. glue/rte glue/cola."""
-    data: Annotated[str, Input.DATA] = ""
+    data: Annotated[str, InputKind.DATA] = ""
     """Folder with the tasks' official files, or, with --text and --label, your own csv, tsv, json or jsonl file."""
-    own: OwnFile = field(default_factory=OwnFile)
+    own: TableTaskSettings = field(default_factory=TableTaskSettings)
     seeds: Annotated[int, at_least(1, below=10_000)] = 3
     """Fine-tuning runs per arm and task."""
-    max_train: Annotated[int, at_least(0)] = 0
+    limit_train: Annotated[int, at_least(0)] = 0
     """Use at most so many training examples per task; 0: all."""
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per input in fine-tuning."""
@@ -57,16 +63,16 @@ def check(
     from groundling.commands.sweep.run import check_runs
 
     check_one_task("compare", config.tasks, config.own, "--tasks")
-    need(config, "compare", "data")
+    require_settings(config, "compare", "data")
     check_runs(_as_sweep(config, adapting, training, tuning), Path(out), _as_typed_here)
 
 
 def _as_typed_here(command: str, message: str) -> str:
     """A message about the flags of `adapt` or `finetune` by those of `compare`."""
     if command == "adapt":
-        flags = flags_under("adapt.", AdaptConfig()) | flags_under("train.", ADAPTING)
-        return as_typed(message, {**flags, "arm": "arms"})
-    return as_typed(message, {**flags_under("tune.", TUNING), "task": "tasks"})
+        flags = prefixed_flags("adapt.", AdaptConfig()) | prefixed_flags("train.", ADAPTING)
+        return qualify_flags(message, {**flags, "arm": "arms"})
+    return qualify_flags(message, {**prefixed_flags("tune.", TUNING), "task": "tasks"})
 
 
 def compare(
@@ -74,7 +80,7 @@ def compare(
     adapting: AdaptConfig,
     training: TrainConfig,
     tuning: TrainConfig,
-    work: Work,
+    work: CommandContext,
 ) -> dict[str, Any]:
     """Adapt every arm, fine-tune each on every task, and judge the arms against the first one.
 
@@ -91,21 +97,21 @@ def _as_sweep(
     config: CompareConfig, adapting: AdaptConfig, training: TrainConfig, tuning: TrainConfig
 ) -> Sweep:
     """The simplest sweep: arms side by side on the same text, steps and seeds."""
-    from groundling.commands.sweep.schema import Sweep, Tuning, Variant
+    from groundling.commands.sweep.schema import FineTuningTask, Sweep, Variant
 
     arms = dict.fromkeys([*([CONTROL] if config.control else []), *config.arms])
     base = FinetuneConfig(
         data=config.data,
-        max_train=config.max_train,
+        limit_train=config.limit_train,
         max_length=config.max_length,
         save_model=False,
     )
     tasks = [replace(base, task=task) for task in config.tasks]
     if config.own.label:
-        tasks = [replace(base, own=config.own, called=Path(config.data).stem)]
+        tasks = [replace(base, own=config.own, display_name=Path(config.data).stem)]
     return Sweep(
         tuple(Variant(arm, replace(adapting, arm=arm), training) for arm in arms),
-        tuple(Tuning(task, tuning) for task in tasks),
+        tuple(FineTuningTask(task, tuning) for task in tasks),
         config.seeds,
     )
 
@@ -119,8 +125,8 @@ COMMAND = Command(
     example="groundling compare --arms xdbert contrastive --tasks glue/rte glue/cola --data glue_data "
     "--adapt.student bert-base-uncased --adapt.teacher openai/clip-vit-base-patch32 "
     "--adapt.text my_text.txt --out runs/compare",
-    common="arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs processes",
-    speaks=True,
-    rules=check,
-    leaves=RunCollection(),
+    common_flags="arms tasks data text label seeds adapt.student adapt.teacher adapt.text train.steps tune.epochs processes",
+    prints_output=True,
+    validate=check,
+    output=RunCollection(),
 )

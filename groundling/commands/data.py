@@ -10,33 +10,33 @@ from typing import Annotated, Any, Literal
 
 from groundling.command_line import Command
 from groundling.core.errors import InputError
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.runs.folder import check_file, disk_errors, write_whole
 from groundling.runs.outputs import NoOutput, OutputFile
-from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, at_least, needed
-from groundling.settings.inputs import CaptionColumns, OwnFile
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import InputKind, Settings, at_least, required
+from groundling.settings.input_settings import CaptionColumns, TableTaskSettings
 
 
 @dataclass(frozen=True)
 class CheckConfig(Settings):
     """Which folder is looked through."""
 
-    folder: Annotated[str, Input.FOLDER, needed] = ""
+    folder: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of data in any layout that the library reads; nothing in it is changed. Exit status 1 if anything is \
 wrong with it."""
     columns: CaptionColumns = field(default_factory=CaptionColumns)
-    own: OwnFile = field(default_factory=OwnFile)
+    own: TableTaskSettings = field(default_factory=TableTaskSettings)
 
 
-def data_check(config: CheckConfig, work: Work) -> int:
+def data_check(config: CheckConfig, work: CommandContext) -> int:
     """Print what the folder holds and its faults; exit status 1 if there are any, else 0."""
     from groundling.check import check
-    from groundling.check.places import Flags
+    from groundling.check.checked_folder import ColumnFlags
 
     if config.own.label and not config.own.text:
         raise InputError("data check: --text and --label are of one file; pass both or none")
-    report = check(Path(config.folder), Flags(config.columns, config.own))
+    report = check(Path(config.folder), ColumnFlags(config.columns, config.own))
     print(f"{config.folder}: {report.layout}")
     for line in [*report.lines, *report.files]:
         print(f"  {line}")
@@ -52,10 +52,10 @@ CHECK = Command(
     {"_own": CheckConfig()},
     title="Data",
     example="groundling data check my_data",
-    common="folder text label image",
+    common_flags="folder text label image",
     positional=("--folder",),
-    speaks=True,
-    leaves=NoOutput(),
+    prints_output=True,
+    output=NoOutput(),
 )
 
 
@@ -66,11 +66,11 @@ CHECK = Command(
 class ShowConfig(Settings):
     """Which image of a region store is shown."""
 
-    store: Annotated[str, Input.FOLDER, needed] = ""
+    store: Annotated[str, InputKind.FOLDER, required] = ""
     """Region store: the folder that `groundling regions` wrote."""
-    image: Annotated[str, needed] = ""
+    image: Annotated[str, required] = ""
     """The image's id in the store, its file name, or its file."""
-    images: Annotated[str, Input.FOLDER] = ""
+    images: Annotated[str, InputKind.FOLDER] = ""
     """Folder of the photos; empty: the one that the store was made of."""
 
 
@@ -78,18 +78,18 @@ MARK = "groundling data show"
 """What a picture of ours says of the software that made it."""
 
 
-def data_show(config: ShowConfig, work: Work) -> dict[str, Any]:
+def data_show(config: ShowConfig, work: CommandContext) -> dict[str, Any]:
     """Write the photo of an image with the boxes that a store has of it as a PNG; returns what each box is.
 
     Raises InputError for what cannot be read, and for a file in the way.
     """
     from PIL.PngImagePlugin import PngInfo
 
-    from groundling.vision.show import shown
+    from groundling.vision.show import show_for_command
 
     path = work.out
     _check_place(path)
-    found = shown(config.store, config.image, config.images)
+    found = show_for_command(config.store, config.image, config.images)
     about = PngInfo()
     about.add_text("Software", MARK)
     drawn = BytesIO()
@@ -124,11 +124,11 @@ SHOW = Command(
     {"_own": ShowConfig()},
     title="Data",
     example="groundling data show runs/store cat --out cat.png",
-    common="store image images",
+    common_flags="store image images",
     positional=("--store", "--image"),
     file="regions.png",
-    writes="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
-    leaves=OutputFile(),
+    out_help="PNG file to write; an older picture of this command is replaced, any other file is left alone.",
+    output=OutputFile(),
 )
 
 
@@ -139,13 +139,13 @@ SHOW = Command(
 class PartitionConfig(Settings):
     """Which training examples a few-shot partition takes."""
 
-    task: Annotated[str, Input.TASK, needed] = ""
+    task: Annotated[str, InputKind.TASK, required] = ""
     """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
-    data: Annotated[str, Input.PATH, needed] = ""
+    data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
-    per: Annotated[int, at_least(0), needed] = 0
+    per_stratum: Annotated[int, at_least(0), required] = 0
     """Examples of each stratum."""
-    by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
+    stratify_by: Literal["auto", "total", "label", "category", "question-type", "answer"] = "auto"
     """Strata. auto: VCR's question category, a classification's label, otherwise the whole split as one (total); \
 question-type and answer are VQA's."""
     seed: Annotated[int, at_least(0)] = 0
@@ -159,18 +159,20 @@ def check_partition(config: PartitionConfig, out: str | Path) -> None:
     check_file(out)
 
 
-def partition(config: PartitionConfig, work: Work) -> str:
+def partition(config: PartitionConfig, work: CommandContext) -> str:
     """Write the partition's manifest to the file `work.out`; returns a line for every stratum.
 
     Raises:
         InputError: Settings are missing, a stratum is too small, or a file cannot be read or written.
     """
     from groundling.tasks import Task
-    from groundling.tasks.splits import NEVER, manifest, write_manifest
+    from groundling.tasks.splits import NEVER, partition_manifest, write_manifest
 
     folder = Path(config.data)
-    task = named("tasks", Task, config.task).at(folder)
-    content = manifest(task, folder, config.per, config.seed, config.by, config.allow_fewer)
+    task = resolve("tasks", Task, config.task).with_answers_of(folder)
+    content = partition_manifest(
+        task, folder, config.per_stratum, config.seed, config.stratify_by, config.allow_fewer
+    )
     write_manifest(work.out, content)
     total = content["examples"]
     lines = [f"{work.out}: {len(content['ids']):,} of {total:,} examples by {content['by']}"]
@@ -187,8 +189,8 @@ PARTITION = Command(
     "groundling.commands.data:partition",
     {"_own": PartitionConfig()},
     title="Data",
-    example="groundling data partition --task vcr/answer --data vcr_data --per 100 --out few.json",
-    common="task data per by seed",
-    rules=check_partition,
-    leaves=OutputFile(),
+    example="groundling data partition --task vcr/answer --data vcr_data --per-stratum 100 --out few.json",
+    common_flags="task data per-stratum stratify-by seed",
+    validate=check_partition,
+    output=OutputFile(),
 )

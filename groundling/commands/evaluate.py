@@ -8,36 +8,36 @@ from typing import Annotated, Any
 
 from groundling.command_line import Command
 from groundling.runs.outputs import NoOutput
-from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, needed
-from groundling.settings.inputs import Asking, Saved
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import InputKind, Settings, required
+from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 
 
 @dataclass(frozen=True)
 class EvaluateConfig(Settings):
     """What a fine-tuned model is scored on."""
 
-    saved: Saved = field(default_factory=Saved)
-    data: Annotated[str, Input.PATH, needed] = ""
+    saved: SavedModelSettings = field(default_factory=SavedModelSettings)
+    data: Annotated[str, InputKind.PATH, required] = ""
     """A folder with the task's official files, or your own file with labels."""
     split: str = ""
     """Which split; empty: all that have labels, or all rows of your own file (`dev`: those that training held out)."""
-    asking: Asking = field(default_factory=Asking)
-    label: Annotated[str, Input.COLUMN] = ""
+    asking: PredictionColumns = field(default_factory=PredictionColumns)
+    label: Annotated[str, InputKind.COLUMN] = ""
     """A file of your own: column of the label; empty: as in the file that the model learned from."""
 
 
-def evaluate(config: EvaluateConfig, work: Work) -> dict[str, Any]:
-    """What `scores_on` says of the model that the settings name; nothing is written.
+def evaluate(config: EvaluateConfig, work: CommandContext) -> dict[str, Any]:
+    """What `evaluate_on` says of the model that the settings name; nothing is written.
 
     Raises InputError as it does.
     """
-    from groundling.prediction.fitted import opened, scores_on, sight_of
+    from groundling.prediction.fine_tuned import evaluate_on, image_lookup, load_saved
 
-    model = opened(config.saved)
-    sight = sight_of(model, config.saved, decode=False)
+    model = load_saved(config.saved)
+    sight = image_lookup(model, config.saved, decode=False)
     data = Path(config.data)
-    result = scores_on(model, data, config.split, config.asking, config.label, sight)
+    result = evaluate_on(model, data, config.split, config.asking, config.label, sight)
     work.note(*model.notes)
     return result
 
@@ -49,6 +49,6 @@ COMMAND = Command(
     {"_own": EvaluateConfig()},
     title="Judge",
     example="groundling evaluate --model runs/rte --data glue_data",
-    common="model data split images regions all-seeds cpu",
-    leaves=NoOutput(),
+    common_flags="model data split images regions all-seeds cpu",
+    output=NoOutput(),
 )

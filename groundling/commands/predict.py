@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from groundling.command_line import Command
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, raise_first
 from groundling.data.tables import ROWS
-from groundling.runs.folder import check_file, json_text, plain, write_new
+from groundling.runs.folder import check_file, json_safe, json_text, write_new
 from groundling.runs.outputs import OutputFile
-from groundling.runs.progress import Work, is_first
-from groundling.settings.fields import Input, Settings, at_least, needed
-from groundling.settings.inputs import Asking, Saved
+from groundling.runs.progress import CommandContext, is_main_process
+from groundling.settings.fields import InputKind, Settings, at_least, required
+from groundling.settings.input_settings import PredictionColumns, SavedModelSettings
 
 if TYPE_CHECKING:
     from groundling.prediction.inputs import ImageLookup, InputRow
-    from groundling.prediction.loaded import LoadedModel
-    from groundling.prediction.predictions import Prediction, Wording
+    from groundling.prediction.loaded_model import LoadedModel
+    from groundling.prediction.predictions import Prediction, PredictionFormatter
     from groundling.tasks import Task
 
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 class PredictConfig(Settings):
     """What a fine-tuned model is asked, and how much of its answers is written."""
 
-    saved: Saved = field(default_factory=Saved)
-    data: Annotated[str, Input.PATH, needed] = ""
+    saved_model: SavedModelSettings = field(default_factory=SavedModelSettings)
+    data: Annotated[str, InputKind.PATH, required] = ""
     """Your own csv, tsv, json or jsonl file, or a folder with the task's official files."""
     split: str = ""
     """A folder of official files: which split; empty: the one without labels if the task has one, or the first with."""
-    asking: Asking = field(default_factory=Asking)
-    best: Annotated[int, at_least(1)] = 1
+    columns: PredictionColumns = field(default_factory=PredictionColumns)
+    top_k: Annotated[int, at_least(1)] = 1
     """Write so many of the most likely answers, best first."""
     skip_bad: bool = False
     """Leave the answer empty where a row cannot be asked (a photo that is missing or broken, an empty text), and \
@@ -59,7 +59,7 @@ FIRST = 5
 """So many of the rows that could not be asked are named in the result."""
 
 
-def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
+def predict(config: PredictConfig, work: CommandContext) -> dict[str, Any]:
     """Write `config.data` with the model's answers beside it to the file `work.out`; returns how many there are.
 
     Rows keep their order and number, whatever cannot be asked. Columns are the data's own, then `answer`, `choice` (its
@@ -70,19 +70,21 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
     Raises:
         InputError: A setting or a row does not fit the model.
     """
-    from groundling.prediction.fitted import data_lines, opened, sight_of
-    from groundling.prediction.predictions import Wording, columns_of
+    from groundling.prediction.fine_tuned import image_lookup, load_saved, read_data_rows
+    from groundling.prediction.predictions import PredictionFormatter, prediction_columns
 
-    model = opened(config.saved)
-    sight = sight_of(model, config.saved, decode=config.skip_bad)
-    task, header, lines = data_lines(model, Path(config.data), config.split, config.asking, sight)
-    wording = Wording(model.form, config.best)
+    model = load_saved(config.saved_model)
+    sight = image_lookup(model, config.saved_model, decode=config.skip_bad)
+    task, header, lines = read_data_rows(
+        model, Path(config.data), config.split, config.columns, sight
+    )
+    wording = PredictionFormatter(model.form, config.top_k)
     if not config.skip_bad:
         _refuse([f"{line.where}: {line.fault}" for line in lines if line.fault])
     answers, faults, dropped = _asked(model, task, lines, wording, sight, config.skip_bad)
-    names = columns_of(model.form, wording.best)
+    names = prediction_columns(model.form, wording.best)
     text = _written(work.out.suffix, header, lines, names, answers)
-    if is_first():
+    if is_main_process():
         write_new(work.out, text)
     work.note(*model.notes)
     return {
@@ -100,14 +102,14 @@ def predict(config: PredictConfig, work: Work) -> dict[str, Any]:
 
 def _refuse(faults: Sequence[str]) -> None:
     """Raises InputError for the first row that cannot be asked."""
-    refuse(faults, "; mend it, or pass --skip-bad to leave its answer empty")
+    raise_first(faults, "; mend it, or pass --skip-bad to leave its answer empty")
 
 
 def _asked(
     model: LoadedModel,
     task: Task,
     lines: Sequence[InputRow],
-    wording: Wording,
+    wording: PredictionFormatter,
     sight: ImageLookup,
     skip_bad: bool,
 ) -> tuple[dict[int, Prediction], dict[int, str], int]:
@@ -117,17 +119,17 @@ def _asked(
     numbers = list(examples)
     answers: dict[int, Prediction] = {}
     dropped = 0
-    for part in model.ask(list(examples.values()), sight, task):
+    for part in model.predict_examples(list(examples.values()), sight, task):
         new = {numbers[place]: fault for place, fault in part.faults.items()}
         if not skip_bad:
             _refuse([f"{lines[number].where}: {fault}" for number, fault in new.items()])
         faults |= new
         if part.scores is None:
             continue
-        some = [examples[numbers[place]] for place in part.kept]
+        some = [examples[numbers[place]] for place in part.numbers]
         said = wording.predictions(part.scores, some, part.boxes)
-        answers |= {numbers[place]: one for place, one in zip(part.kept, said, strict=True)}
-        dropped += part.scores.dropped
+        answers |= {numbers[place]: one for place, one in zip(part.numbers, said, strict=True)}
+        dropped += part.scores.truncated_tokens
     return answers, faults, dropped
 
 
@@ -139,16 +141,16 @@ def _written(
     answers: Mapping[int, Prediction],
 ) -> str:
     """The text of the file: every line's own columns, and its answer's."""
-    from groundling.prediction.predictions import cells_of
+    from groundling.prediction.predictions import prediction_cells
 
     prefix = ""
     while any(f"{prefix}{name}" in header for name in names):
         prefix += "predicted_"
     rows = []
     for number, line in enumerate(lines):
-        cells = cells_of(answers.get(number), names)
+        cells = prediction_cells(answers.get(number), names)
         own = {f"{prefix}{name}": value for name, value in cells.items()}
-        rows.append(plain({**line.cells, **own}))
+        rows.append(json_safe({**line.cells, **own}))
     if ending == ".jsonl":
         return "".join(json_text(row, ensure_ascii=False) + "\n" for row in rows)
     every = [*header, *(f"{prefix}{name}" for name in names)]
@@ -174,8 +176,8 @@ COMMAND = Command(
     {"_own": PredictConfig()},
     title="Use",
     example="groundling predict --model runs/mine --data my.csv --out answers.csv",
-    common="model data images regions best all-seeds cpu",
+    common_flags="model data images regions top-k all-seeds cpu",
     file="answers.csv",
-    rules=check,
-    leaves=OutputFile(),
+    validate=check,
+    output=OutputFile(),
 )

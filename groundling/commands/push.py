@@ -7,22 +7,22 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import COMMANDS, SHARED, Command
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, convert_errors
 from groundling.models.hub import check_repository
-from groundling.runs.folder import finished, read_json
+from groundling.runs.folder import read_json, read_result
 from groundling.runs.outputs import NoOutput
-from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings, at_least, needed
-from groundling.settings.training import Sharing
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import InputKind, Settings, at_least, required
+from groundling.settings.training import HubSettings
 
 
 @dataclass(frozen=True)
 class PushConfig(Settings):
     """Which run's model goes to Hugging Face's hub."""
 
-    run: Annotated[str, Input.FOLDER, needed] = ""
-    """Run folder of `adapt`, `teach`, `pretrain` or `finetune`."""
-    to: Annotated[str, needed] = ""
+    run: Annotated[str, InputKind.FOLDER, required] = ""
+    """Run folder of `adapt`, `train-clip`, `pretrain` or `finetune`."""
+    to: Annotated[str, required] = ""
     """OWNER/NAME of the repository there; made if it is not there."""
     model_seed: Annotated[int, at_least(-1)] = -1
     """Of a fine-tuning: which seed; -1: the best one on the development split."""
@@ -30,24 +30,24 @@ class PushConfig(Settings):
     """Make a new repository private; otherwise it is public, unless the owner's own default says otherwise."""
 
 
-def push(config: PushConfig, work: Work) -> dict[str, Any]:
+def push(config: PushConfig, work: CommandContext) -> dict[str, Any]:
     """Upload a finished run's model to `config.to`; returns where it is."""
-    return uploaded(config)
+    return upload_run(config)
 
 
-def uploaded(config: PushConfig) -> dict[str, Any]:
+def upload_run(config: PushConfig) -> dict[str, Any]:
     """Upload a finished run's model to `config.to`; returns where it is.
 
     Raises InputError if the run has not finished, saved no model, or the hub refuses it.
     """
-    from groundling.prediction.predictions import chosen
+    from groundling.prediction.predictions import choose_seed_models
 
     check_repository(config.to)
     seed = None if config.model_seed < 0 else config.model_seed
     folder = Path(config.run)
-    model = chosen(folder, seed).folder
+    model = choose_seed_models(folder, seed).folder
     run = _described(folder)
-    result = finished(folder)
+    result = read_result(folder)
     if result is None:
         raise InputError(
             f"{folder}: has not finished, there is no result.json; run its command to the end"
@@ -57,11 +57,11 @@ def uploaded(config: PushConfig) -> dict[str, Any]:
     return {"pushed": str(model), "to": url}
 
 
-def share(out: str, sharing: Sharing) -> None:
+def push_after_run(out: str, sharing: HubSettings) -> None:
     """Upload what a finished run in `out` saved; raises InputError, which says how to do it later, if that fails."""
     config = PushConfig(run=out, to=sharing.push_to_hub, private=sharing.private)
     try:
-        uploaded(config)
+        upload_run(config)
     except InputError as error:
         raise InputError(
             f"{out}: the run is finished and saved, but not pushed ({error}); try again with "
@@ -84,7 +84,7 @@ def _card(name: str, folder: Path, model: Path, run: dict[str, Any], result: dic
     from groundling.runs.model_card import card
 
     settings = COMMANDS[run["kind"]].settings
-    with expecting(f"{folder}: config.json or result.json is not as a run writes them"):
+    with convert_errors(f"{folder}: config.json or result.json is not as a run writes them"):
         return card(name, model, run, result, (settings["_own"], settings["_train"]))
 
 
@@ -94,7 +94,7 @@ def _sent(model: Path, text: str, to: str, is_private: bool) -> str:
 
     api = HfApi()
     # Of the HTTP client, which is another one from version to version.
-    with expecting(f"{to}: the hub did not take it", errors=Exception):
+    with convert_errors(f"{to}: the hub did not take it", errors=Exception):
         # Without a word about it, the owner's default holds, and a repository that is there stays as it is.
         private = True if is_private else None
         url = api.create_repo(to, private=private, exist_ok=True)
@@ -120,7 +120,7 @@ COMMAND = Command(
     {"_own": PushConfig()},
     title="Use",
     example="groundling push runs/my_clip --to my-name/my-clip",
-    common="run to model-seed private",
+    common_flags="run to model-seed private",
     positional=("--run",),
-    leaves=NoOutput(),
+    output=NoOutput(),
 )

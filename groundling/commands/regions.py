@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, ResumableRun
-from groundling.settings.fields import Input, Settings, at_least, by_name, may_repeat, refuse_given
-from groundling.settings.inputs import Extraction
+from groundling.settings.fields import (
+    InputKind,
+    Settings,
+    at_least,
+    may_repeat,
+    refuse_settings,
+    setting_values,
+)
+from groundling.settings.input_settings import ExtractionSettings
 
 if TYPE_CHECKING:
     from groundling.data.shards import ProcessRank
@@ -28,11 +35,11 @@ PATIENCE = timedelta(days=7)
 class RegionsConfig(Settings):
     """Which images, boxes and features become a region store; or which existing files do."""
 
-    extraction: Extraction = field(default_factory=Extraction)
-    imports: Annotated[tuple[str, ...], Input.PATH] = ()
+    extraction: ExtractionSettings = field(default_factory=ExtractionSettings)
+    imports: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Instead: TSVs of bottom-up-attention or LXMERT, HDF5, LMDB, or folders of UNITER's npz or VL-BERT's json, all \
 of one layout; or several region stores, whose regions of an image then stand one behind the other."""
-    ids: Annotated[tuple[str, ...], Input.FILE, may_repeat] = ()
+    ids: Annotated[tuple[str, ...], InputKind.FILE, may_repeat] = ()
     """--imports of bottom-up-attention's HDF5: for each, a file of image ids by row, one a line, or json."""
     ids_as: Annotated[tuple[str, ...], may_repeat] = ()
     """--imports: what to call the images instead: a pattern of the numbers that their ids end with and of the subset \
@@ -49,12 +56,12 @@ def check(config: RegionsConfig, out: str | Path) -> None:
         raise InputError("regions needs --images FOLDER or --imports FILE, one of them")
     if not config.imports:
         names = {"--ids": config.ids, "--ids-as": config.ids_as}
-        refuse_given(names, "names the images of --imports; leave it out")
-    if bool(reads.boxes) and reads.finding.grid:
+        refuse_settings(names, "names the images of --imports; leave it out")
+    if bool(reads.boxes) and reads.detection.grid:
         raise InputError("regions: --boxes and --grid both say where the boxes are; give one")
     if not reads.boxes:
-        also = {"--also-detected": reads.also_detected}
-        refuse_given(also, "adds to --boxes; without, leave it out")
+        also = {"--add-detected-boxes": reads.add_detected_boxes}
+        refuse_settings(also, "adds to --boxes; without, leave it out")
 
 
 def inputs(config: RegionsConfig) -> Inputs:
@@ -65,8 +72,8 @@ def inputs(config: RegionsConfig) -> Inputs:
     found |= _numbered("ids", config.ids)
     found |= _numbered("ids_as", [told for told in config.ids_as if told.endswith(".json")])
     if not config.imports:
-        found["detector"] = extraction.finding.detector
-        found["backbone"] = extraction.finding.backbone
+        found["detector"] = extraction.detection.detector
+        found["backbone"] = extraction.detection.backbone
     # Tens of gigabytes are not worth hashing.
     return found | _numbered(
         "imports", [path for path in config.imports if not Path(path).is_file()]
@@ -82,14 +89,14 @@ def reads(config: RegionsConfig, out: str | Path) -> Mapping[str, str]:
     """What finds boxes and makes features."""
     if config.imports:
         return {}
-    extraction, finding = config.extraction, config.extraction.finding
-    detects = not finding.grid and (extraction.also_detected or not extraction.boxes)
+    extraction, finding = config.extraction, config.extraction.detection
+    detects = not finding.grid and (extraction.add_detected_boxes or not extraction.boxes)
     return {**({"--detector": finding.detector} if detects else {}), "--backbone": finding.backbone}
 
 
-def told(config: RegionsConfig) -> Mapping[str, object]:
+def identifying_settings(config: RegionsConfig) -> Mapping[str, object]:
     """Settings on which results depend, and the bytes of files that are imported, in place of their hashes."""
-    settings = by_name(config)
+    settings = setting_values(config)
     del settings["processes"], settings["cpu"]
     sizes = [Path(path).stat().st_size for path in config.imports if Path(path).is_file()]
     return {**settings, **({"bytes": sizes} if sizes else {})}
@@ -102,7 +109,7 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
     """
     from groundling.data.images import unread_images
     from groundling.data.shards import ProcessRank
-    from groundling.runs.report import counted
+    from groundling.runs.report import format_count
 
     part = ProcessRank(run.state.process_index, run.state.num_processes)
     _refuse_processes(config, part)
@@ -125,7 +132,7 @@ def regions(config: RegionsConfig, run: Run) -> dict[str, Any]:
             else ""
         )
         run.note(
-            f"{counted(skipped, 'image')} skipped, of which the store has no regions: {named}{more}"
+            f"{format_count(skipped, 'image')} skipped, of which the store has no regions: {named}{more}"
         )
     return {"store": str(folder), **manifest["counts"], "skipped_first": first}
 
@@ -143,14 +150,14 @@ def _imported(config: RegionsConfig, folder: Path) -> dict[str, Any]:
     from groundling.data.regions.imports import import_several
     from groundling.data.regions.store import RegionWriter
 
-    writer = RegionWriter(folder, config.extraction.shard)
+    writer = RegionWriter(folder, config.extraction.shard_size)
     facts, items = import_several(config.imports, config.ids, config.ids_as)
     writer.fill(items)
     return writer.close(facts)
 
 
 def _extracted(
-    extraction: Extraction,
+    extraction: ExtractionSettings,
     processes: int,
     folder: Path,
     part: ProcessRank,
@@ -170,7 +177,7 @@ def _extracted(
             Job(f"part {one.rank + 1}", extract, (extraction, str(folder), one)) for one in parts
         ]
         extracted = run_jobs(jobs, processes, print)["part 1"]
-    writer = RegionWriter(folder, extraction.shard, extracted.key, part)
+    writer = RegionWriter(folder, extraction.shard_size, extracted.key, part)
     return writer.close(extracted.facts, extracted.gaps, barrier)
 
 
@@ -181,9 +188,9 @@ COMMAND = Command(
     {"_own": RegionsConfig()},
     title="Use",
     example="groundling regions my_photos --out runs/store",
-    common="images grid boxes imports detector backbone batch processes cpu",
+    common_flags="images grid boxes imports detector backbone batch processes cpu",
     positional=("--images",),
-    rules=check,
-    reads=reads,
-    leaves=ResumableRun(inputs, told=told, patience=PATIENCE),
+    validate=check,
+    default_models=reads,
+    output=ResumableRun(inputs, identity=identifying_settings, timeout=PATIENCE),
 )

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from groundling.command_line import Command
-from groundling.command_line.names import published
-from groundling.core.errors import InputError, check_known
+from groundling.command_line.registered_names import published_scores
+from groundling.core.errors import InputError, require_known
 from groundling.runs.outputs import OutputFile
-from groundling.runs.progress import Work
-from groundling.settings.fields import Input, Settings
-from groundling.settings.inputs import named_folder
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import InputKind, Settings
+from groundling.settings.input_settings import named_folder
 
 
 @dataclass(frozen=True)
 class VerdictConfig(Settings):
     """Which runs are compared."""
 
-    runs: Annotated[tuple[str, ...], Input.NAMED] = ()
+    runs: Annotated[tuple[str, ...], InputKind.NAMED] = ()
     """Run folders, each FOLDER or NAME=FOLDER, the control first; each is searched for finished seeds."""
     published: tuple[str, ...] = ()
     """NAME=SYSTEM: a system of the paper whose numbers stand beside that group's, e.g. XDBERT=XDBERT-b."""
-    trust: Annotated[tuple[str, ...], Input.OBJECT] = ()
+    trust: Annotated[tuple[str, ...], InputKind.OBJECT] = ()
     """MODULE:NAME of every task of your own whose metric is your own, too; of all others nothing is imported."""
 
 
@@ -40,8 +40,8 @@ def check(config: VerdictConfig, out: str | Path) -> None:
         name, _, system = text.partition("=")
         if named.count(name) > 1:
             raise InputError(f"--published: {name} is there twice, and has one system's numbers")
-        check_known(system, published(), f"--published {name}={system}: no such system")
-        check_known(name, groups, f"--published {text}: no group is called {name!r}")
+        require_known(system, published_scores(), f"--published {name}={system}: no such system")
+        require_known(name, groups, f"--published {text}: no group is called {name!r}")
 
 
 def groups_of(runs: Sequence[str]) -> dict[str, str]:
@@ -57,21 +57,21 @@ def groups_of(runs: Sequence[str]) -> dict[str, str]:
     return groups
 
 
-def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
+def verdict(config: VerdictConfig, work: CommandContext) -> dict[str, Any]:
     """Judge the run folders of `config.runs`, written NAME=FOLDER or FOLDER, the control first.
 
     Raises:
         InputError: fewer than two groups, two of one name, an unknown published system, or one without numbers of the
             group's tasks, unreadable runs, or no task that the control and another group have in common.
     """
-    from groundling.stats.verdict_report import are_comparable, collected_of, write_judged
+    from groundling.stats.verdict_report import are_comparable, collect_groups, write_verdict
 
     groups = groups_of(config.runs)
     beside = {}
     for text in config.published:
         name, _, system = text.partition("=")
-        beside[name] = published()[system]
-    collected = collected_of(groups, trust=config.trust)
+        beside[name] = published_scores()[system]
+    collected = collect_groups(groups, trust=config.trust)
     # Before anything is written: a page of an earlier verdict is not to be lost.
     if not are_comparable(collected):
         raise InputError(
@@ -82,7 +82,7 @@ def verdict(config: VerdictConfig, work: Work) -> dict[str, Any]:
             raise InputError(
                 f"--published {name}: the paper has no number of {', '.join(collected[name])}; leave it out"
             )
-    return write_judged(collected, work.out, print, beside)
+    return write_verdict(collected, work.out, print, beside)
 
 
 COMMAND = Command(
@@ -92,8 +92,8 @@ COMMAND = Command(
     {"_own": VerdictConfig()},
     title="Judge",
     example="groundling verdict --runs runs/control runs/xdbert --out runs/verdict",
-    common="runs published",
-    speaks=True,
-    rules=check,
-    leaves=OutputFile(("verdict.json*",)),
+    common_flags="runs published",
+    prints_output=True,
+    validate=check,
+    output=OutputFile(("verdict.json*",)),
 )

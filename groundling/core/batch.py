@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
+from groundling.core.field_docs import with_field_docs
 
 IGNORE = -100
 """Label of a position that no loss may score (PyTorch's convention)."""
@@ -27,24 +27,24 @@ Tags = tuple[tuple[int, int, int], ...]
 T = TypeVar("T")
 
 
-def needed(value: T | None, name: str, who: str) -> T:
+def require(value: T | None, name: str, who: str) -> T:
     """The value itself; raises InputError if it is None, naming the field and `who` wanted it."""
     if value is None:
         raise InputError(f"{who} needs `{name}`, which this data or model does not provide")
     return value
 
 
-@documented
-class Gold(NamedTuple):
+@with_field_docs
+class GoldBoxes(NamedTuple):
     """The boxes that answer an example, in pixels of its image."""
 
     boxes: np.ndarray
     """(G, 4): x1, y1, x2, y2."""
-    size: tuple[int, int]
+    image_size: tuple[int, int]
     """Width and height of the image."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Example:
     """One item as its file tells it."""
@@ -53,7 +53,7 @@ class Example:
     """Its own in a split; the key of all that is drawn for it."""
     text: str
     """What is read, or the first of two texts."""
-    pair: str | None = None
+    text_pair: str | None = None
     """The second text, if there are two."""
     label: float | int | np.ndarray | None = None
     """A class or a number, or soft targets: (K, 2) pairs of class and score, K the same all over a split."""
@@ -61,48 +61,48 @@ class Example:
     """Second texts of which one is right; each makes a row with `text`."""
     images: tuple[str, ...] = ()
     """Ids of its images in a region store."""
-    tags: Tags = ()
+    region_tags: Tags = ()
     """What `text` names: objects of the image (VCR), or its own phrases (Flickr30k Entities)."""
-    choice_tags: tuple[Tags, ...] = ()
+    choice_region_tags: tuple[Tags, ...] = ()
     """The same of every one of `choices`."""
-    lists: tuple[tuple[int, ...], ...] = ()
+    tag_lists: tuple[tuple[int, ...], ...] = ()
     """Of `text`, then of each of `choices`: where tags begin that go on a list of several (VCR); empty: nobody says."""
-    gold: Gold | None = None
+    gold_boxes: GoldBoxes | None = None
     """What it means, where the answer is a region."""
-    official: str = ""
+    official_id: str = ""
     """What the data set's own files, scorer and server call it."""
-    objects: int = 0
+    object_count: int = 0
     """Annotated objects of its image, which tags number from 0 in the order of the annotation; 0: none."""
-    names: tuple[str, ...] = ()
+    object_names: tuple[str, ...] = ()
     """What each of these objects is; empty where nobody says."""
-    mentioned: tuple[int, ...] = ()
+    mentioned_objects: tuple[int, ...] = ()
     """Those of them, in rising order, that texts of its whole item speak of (VCR); empty where nobody says."""
-    breaks: tuple[int, ...] = ()
+    part_starts: tuple[int, ...] = ()
     """Characters at which a next part of `text` begins: the answer behind its question (VCR)."""
-    cue: str = ""
+    prompt_suffix: str = ""
     """What a head put at the end of it for the model alone, such as a [MASK]; teachers of images read it without."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class TextRow:
     """One tokenised text of one row, without padding."""
 
-    ids: np.ndarray
+    input_ids: np.ndarray
     """(T,) int64."""
-    special: np.ndarray
+    special_tokens_mask: np.ndarray
     """(T,) bool: added by the tokenizer, not part of the text."""
-    word: np.ndarray
+    word_ids: np.ndarray
     """(T,) int64: which raw word the piece belongs to, -1 for none."""
-    types: np.ndarray
+    token_type_ids: np.ndarray
     """(T,) int64: 0 first text, 1 second text."""
-    pad: int
+    pad_token_id: int
     """Id that fills a batch up; never identifies padding (an attention mask does)."""
-    window: np.ndarray | None = None
+    window_index: np.ndarray | None = None
     """(T,) int64: which window of a CLIP text tower; None for a text encoder."""
-    region: np.ndarray | None = None
+    region_index: np.ndarray | None = None
     """(T,) int64: the region a piece names (VCR's tags), -1 for none."""
-    part: np.ndarray | None = None
+    part_index: np.ndarray | None = None
     """(T,) int64: which part of a text of several it belongs to (question 0, answer 1, rationale 2); None: no parts."""
 
     def take(self, places: np.ndarray) -> TextRow:
@@ -113,7 +113,7 @@ class TextRow:
         return replace(self, **{name: each[places] for name, each in fields_of_pieces.items()})
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class RegionRow:
     """The regions of one row's images, best first; see `data/regions/store.py` for where they come from."""
@@ -124,15 +124,15 @@ class RegionRow:
     """(R, 4) float32: x1, y1, x2, y2 as shares of the image's width and height."""
     confidence: np.ndarray
     """(R,) float32, 0..1; 1 for annotated boxes and the whole image."""
-    image: np.ndarray
+    image_index: np.ndarray
     """(R,) int64: which of the row's images."""
-    whole: np.ndarray
+    is_whole_image: np.ndarray
     """(R,) bool: True for a region that is the whole image."""
     classes: np.ndarray | None = None
     """(R, C) float32: the detector's distribution over classes."""
     masked: np.ndarray | None = None
     """(R,) bool: features that are hidden from the model; a join puts its own there."""
-    cover: np.ndarray | None = None
+    segmentation: np.ndarray | None = None
     """(R, 14, 14) bool: the cells of its box that an object fills (VCR's masks)."""
 
     def __len__(self) -> int:
@@ -140,10 +140,10 @@ class RegionRow:
 
     def take(self, places: np.ndarray | slice) -> RegionRow:
         """Some of the regions, by numbers, a mask (R,) or a slice; every field is cut alike."""
-        return self._each(lambda values: values[places])
+        return self._map_fields(lambda values: values[places])
 
     @staticmethod
-    def join(rows: Sequence[RegionRow]) -> RegionRow:
+    def concatenate(rows: Sequence[RegionRow]) -> RegionRow:
         """The regions of several rows, one after the other; a field that the first row lacks is left out."""
         if len(rows) == 1:
             return rows[0]
@@ -155,11 +155,11 @@ class RegionRow:
         there = ((f.name, self.__dict__[f.name]) for f in fields(self))
         return {name: values for name, values in there if values is not None}
 
-    def _each(self, change: Callable[[np.ndarray], np.ndarray]) -> RegionRow:
+    def _map_fields(self, change: Callable[[np.ndarray], np.ndarray]) -> RegionRow:
         return RegionRow(**{name: change(values) for name, values in self.fields().items()})
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Sample:
     """One example, tokenised and decoded once; objectives rewrite copies of it."""
@@ -170,7 +170,7 @@ class Sample:
     """What a text encoder reads."""
     clip: TextRow | None = None
     """What the model's own CLIP text tower reads."""
-    words: np.ndarray | None = None
+    word_type_ids: np.ndarray | None = None
     """(K,) int64: a number per raw word, equal for equal words."""
     pixels: np.ndarray | None = None
     """(3, H, W) uint8; one picture for all choices."""
@@ -180,11 +180,11 @@ class Sample:
     """By name: () or (L,) of a sample; (T,) and (R, ...) of a row's pieces and regions."""
     features: Mapping[str, np.ndarray] = field(default_factory=dict)
     """What frozen teachers said of this row, by name: (...)."""
-    asides: Mapping[str, Sample] = field(default_factory=dict)
+    teacher_inputs: Mapping[str, Sample] = field(default_factory=dict)
     """What live teachers read of this row, by teacher; equal inputs have equal ids, and no objective changes them."""
-    dropped: int = 0
+    truncated_tokens: int = 0
     """Pieces of the text that did not fit and were cut off."""
-    left_out: int = 0
+    truncated_regions: int = 0
     """Regions that did not fit beside the text and were left out."""
     choices: tuple[Sample, ...] = ()
     """The rows of a multiple-choice example, in place of its own; C of them in every sample of a data set."""
@@ -207,28 +207,28 @@ class Sample:
         return replace(self, labels={**self.labels, name: value})
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Tokens:
     """The text encoder's side of a batch."""
 
-    ids: Tensor
+    input_ids: Tensor
     """(N, T) long."""
-    mask: Tensor
+    attention_mask: Tensor
     """(N, T) bool: True where there is a piece."""
-    special: Tensor
+    special_tokens_mask: Tensor
     """(N, T) bool: added by the tokenizer; True in padding."""
-    word: Tensor
+    word_ids: Tensor
     """(N, T) long: the raw word a piece belongs to, -1 for none."""
-    types: Tensor
+    token_type_ids: Tensor
     """(N, T) long: 0 first text, 1 second text."""
-    region: Tensor | None = None
+    region_index: Tensor | None = None
     """(N, T) long: the region a piece names, -1 for none."""
-    part: Tensor | None = None
+    part_index: Tensor | None = None
     """(N, T) long: which part of a text of several a piece belongs to; None for models that know none."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Regions:
     """The regions' side of a batch."""
@@ -239,9 +239,9 @@ class Regions:
     """(N, R, 4) float: x1, y1, x2, y2 as shares of width and height."""
     mask: Tensor
     """(N, R) bool: True where there is a region."""
-    image: Tensor
+    image_index: Tensor
     """(N, R) long: which of the row's images."""
-    whole: Tensor
+    is_whole_image: Tensor
     """(N, R) bool: True for a region that is the whole image."""
     confidence: Tensor
     """(N, R) float."""
@@ -249,50 +249,50 @@ class Regions:
     """(N, R, C) float."""
     masked: Tensor | None = None
     """(N, R) bool: features are zero, a join puts its learned vector there."""
-    cover: Tensor | None = None
+    segmentation: Tensor | None = None
     """(N, R, 14, 14) bool: the cells of a box that its object fills."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
-class Windows:
+class ClipWindows:
     """A CLIP text tower's side of a batch: as many windows as each row needs, and no more."""
 
-    ids: Tensor
+    input_ids: Tensor
     """(W, S) long."""
-    mask: Tensor
+    attention_mask: Tensor
     """(W, S) bool."""
-    row: Tensor
+    row_index: Tensor
     """(W,) long: the row a window belongs to."""
-    slot: Tensor
+    flat_position: Tensor
     """(W, S) long: place of a piece in the flat (N * V) layout; 0 where mask is False."""
-    last: Tensor
+    eot_index: Tensor
     """(W,) long: index of each window's last piece (its end token)."""
-    types: Tensor
+    token_type_ids: Tensor
     """(W,) long: 0 first text, 1 second text."""
     key_mask: Tensor
     """(N, V) bool."""
-    special: Tensor
+    special_tokens_mask: Tensor
     """(N, V) bool."""
-    word: Tensor
+    word_ids: Tensor
     """(N, V) long, -1 for none."""
-    flat_ids: Tensor
+    flat_input_ids: Tensor
     """(N, V) long."""
-    pad: int = 0
+    pad_token_id: int = 0
     """The tokenizer's padding id, for towers that read padding (SigLIP)."""
 
-    def join(self, states: Tensor) -> Tensor:
+    def flatten_states(self, states: Tensor) -> Tensor:
         """Per-window states (W, S, D) laid end to end per row: (N, V, D), zeros where there is no piece."""
         rows, pieces = self.key_mask.shape
         places = rows * pieces
         # Padding goes to one place more, which is cut off: picking by a mask asks the device how many there are.
-        slot = torch.where(self.mask, self.slot, places)
+        slot = torch.where(self.attention_mask, self.flat_position, places)
         flat = states.new_zeros(places + 1, states.shape[-1])
         flat = flat.index_put((slot.flatten(),), states.flatten(0, 1))
         return flat[:places].view(rows, pieces, -1)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Perturbation:
     """What adversarial training adds to a model's input embeddings; see VILLA (Gan et al. 2020, Section 3.2)."""
@@ -303,7 +303,7 @@ class Perturbation:
     """(N, R, D): added to the regions' features, after hidden ones got their vector and before they are embedded."""
 
     @staticmethod
-    def zeros(batch: Batch, sizes: Sizes) -> Perturbation:
+    def zeros(batch: Batch, sizes: OutputSizes) -> Perturbation:
         """No change, in the shapes that a model of these sizes adds to this batch.
 
         Raises InputError if the batch has neither texts nor regions.
@@ -315,26 +315,28 @@ class Perturbation:
         text = None
         regions = None
         if batch.text is not None:
-            rows, pieces = batch.text.ids.shape
-            text = torch.zeros(rows, pieces, sizes.word_table[1], device=batch.text.ids.device)
+            rows, pieces = batch.text.input_ids.shape
+            text = torch.zeros(
+                rows, pieces, sizes.input_embeddings[1], device=batch.text.input_ids.device
+            )
         if batch.regions is not None:
             rows, count, _ = batch.regions.boxes.shape
             regions = torch.zeros(rows, count, sizes.regions, device=batch.regions.boxes.device)
         return Perturbation(text, regions)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
-class Aside:
+class TeacherInput:
     """What a live teacher reads: equal rows once, and where each row of the batch finds its own."""
 
     batch: Batch
     """U different rows."""
-    row: Tensor
+    row_index: Tensor
     """(N,) long: which of them each row of the outer batch is."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Batch:
     """Everything a model may see of B samples; frozen, use `dataclasses.replace`."""
@@ -343,13 +345,13 @@ class Batch:
     """B sample ids."""
     text: Tokens | None = None
     """Texts for a text encoder, N rows."""
-    clip: Windows | None = None
+    clip: ClipWindows | None = None
     """The same texts for the model's own CLIP text tower, N rows."""
-    words: Tensor | None = None
+    word_type_ids: Tensor | None = None
     """(N, K) long: equal numbers for equal raw words, -1 beyond a row's words."""
     pixels: Tensor | None = None
     """(B, 3, H, W) uint8, zeros beyond a picture; the rows of a multiple choice share one."""
-    extent: Tensor | None = None
+    image_sizes: Tensor | None = None
     """(B, 2) long: width and height of each picture in `pixels`."""
     regions: Regions | None = None
     """Regions of the images, N rows."""
@@ -357,45 +359,47 @@ class Batch:
     """By name: (B,) or (B, L) of samples, (N, T) and (N, R, ...) of rows; IGNORE where unlabelled."""
     features: Mapping[str, Tensor] = field(default_factory=dict)
     """What frozen teachers said, by name: (N, ...)."""
-    asides: Mapping[str, Aside] = field(default_factory=dict)
+    teacher_inputs: Mapping[str, TeacherInput] = field(default_factory=dict)
     """What live teachers read, by teacher."""
     perturbation: Perturbation | None = None
     """What an inner step adds to the input embeddings."""
-    dropped: int = 0
+    truncated_tokens: int = 0
     """Pieces of these texts that did not fit, counted for the report."""
-    left_out: int = 0
+    truncated_regions: int = 0
     """Regions that did not fit beside these texts, counted for the report."""
-    origin: Batch | None = None
+    cpu_batch: Batch | None = None
     """The same batch as it was before it went to an accelerator; None where it did not. See `host`."""
 
     def __len__(self) -> int:
         return len(self.ids)
 
     @property
-    def host(self) -> Batch:
+    def cpu_copy(self) -> Batch:
         """The same batch in the computer's own memory, if it was there before: what is read of it waits for no device.
 
         What was added on the device is missing, but for what live teachers' objectives count by.
         """
-        return self if self.origin is None else self.origin
+        return self if self.cpu_batch is None else self.cpu_batch
 
     @property
     def device(self) -> torch.device:
         """Where its inputs are."""
-        for part in (self.text, self.clip, self.regions):
-            if part is not None:
-                return part.mask.device
+        for text in (self.text, self.clip):
+            if text is not None:
+                return text.input_ids.device
+        if self.regions is not None:
+            return self.regions.boxes.device
         return torch.device("cpu") if self.pixels is None else self.pixels.device
 
     @property
     def rows(self) -> int:
         """N, the number of inputs: samples times choices."""
         if self.text is not None:
-            return len(self.text.ids)
+            return len(self.text.input_ids)
         if self.clip is not None:
             return len(self.clip.key_mask)
-        if self.words is not None:
-            return len(self.words)
+        if self.word_type_ids is not None:
+            return len(self.word_type_ids)
         return len(self.ids) if self.regions is None else len(self.regions.boxes)
 
     @property
@@ -406,20 +410,20 @@ class Batch:
     def to(self, device: torch.device | str, non_blocking: bool = False) -> Batch:
         """The same batch on another device; on an accelerator it remembers where it came from, as `origin`."""
         moved = _each_tensor(self, lambda tensor: tensor.to(device, non_blocking=non_blocking))
-        left = _is_host(self.host.device) and not _is_host(moved.device)
-        return replace(moved, origin=self.host if left else None)
+        left = _is_cpu(self.cpu_copy.device) and not _is_cpu(moved.device)
+        return replace(moved, cpu_batch=self.cpu_copy if left else None)
 
     def pin_memory(self) -> Batch:
         """The same batch in page-locked memory (called by `DataLoader`)."""
         return _each_tensor(self, lambda tensor: tensor.pin_memory())
 
-    def places(self, chosen: Callable[[Batch], Tensor]) -> Tensor:
+    def flat_indices(self, make_mask: Callable[[Batch], Tensor]) -> Tensor:
         """Where a mask is true, as numbers (n,) long of its places laid end to end, on the batch's device.
 
         `chosen` makes the mask of a batch; it is asked about `host`, so that nothing waits for a device.
         """
-        found = chosen(self.host).flatten().nonzero().squeeze(1)
-        return sent(found, self.device)
+        found = make_mask(self.cpu_copy).flatten().nonzero().squeeze(1)
+        return to_device(found, self.device)
 
     def require(self, needs: Sequence[str], who: str) -> None:
         """Raise InputError naming the first of `needs` (fields, `labels.x`, `features.x`) that is missing."""
@@ -432,7 +436,7 @@ class Batch:
                 )
 
 
-def sent(tensor: Tensor, device: torch.device) -> Tensor:
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
     """A tensor of the computer's own memory on a device, without waiting for either."""
     if device.type == "cuda":
         # From pageable memory the copy would wait for what is queued before it.
@@ -440,12 +444,12 @@ def sent(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.to(device, non_blocking=True)
 
 
-def picked(values: Tensor, places: Tensor) -> Tensor:
-    """Rows (n, ...) of values (A, B, ...) at places (n,) long of A x B laid end to end; see `Batch.places`."""
+def select(values: Tensor, places: Tensor) -> Tensor:
+    """Rows (n, ...) of values (A, B, ...) at places (n,) long of A x B laid end to end; see `Batch.flat_indices`."""
     return values.flatten(0, 1).index_select(0, places)
 
 
-def _is_host(device: torch.device) -> bool:
+def _is_cpu(device: torch.device) -> bool:
     return device.type == "cpu"
 
 
@@ -456,23 +460,23 @@ def _each_tensor(value: T, change: Callable[[Tensor], Tensor]) -> T:
         changed = change(value)
     elif isinstance(value, Mapping):
         changed = {key: _each_tensor(inner, change) for key, inner in value.items()}
-    elif isinstance(value, (Batch, Tokens, Windows, Regions, Aside, Perturbation)):
+    elif isinstance(value, (Batch, Tokens, ClipWindows, Regions, TeacherInput, Perturbation)):
         names = [one.name for one in fields(value) if one.name != "origin"]
         inner = {name: _each_tensor(value.__dict__[name], change) for name in names}
         changed = replace(value, **inner)
     return cast(T, changed)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class EncoderOutput:
     """Everything a model says of a batch, by name; a field is None where the model has no such thing."""
 
     text: Tensor | None = None
     """(N, T, D): the text encoder alone, last layer; this is what gets exported."""
-    pooled: Tensor | None = None
+    pooler_output: Tensor | None = None
     """(N, D): the text encoder's own pooler."""
-    sentence: Tensor | None = None
+    sentence_embedding: Tensor | None = None
     """(N, S): the text encoder's states, pooled as its sentence-transformers folder says."""
     visual: Tensor | None = None
     """(N, V, Dv): CLIP pieces before they meet the text; regions (single stream) after it."""
@@ -480,37 +484,37 @@ class EncoderOutput:
     """(N, T, D): the text side after the cross-modal encoder."""
     joint_visual: Tensor | None = None
     """(N, V, Dv): the visual side after the cross-modal encoder."""
-    text_embedding: Tensor | None = None
+    text_embeds: Tensor | None = None
     """(N, E): two-tower models, unit length."""
-    image_embedding: Tensor | None = None
+    image_embeds: Tensor | None = None
     """(B, E): two-tower models, unit length."""
     scale: Tensor | None = None
     """(): two-tower models, inverse temperature."""
-    word_table: Tensor | None = None
+    input_embeddings: Tensor | None = None
     """(vocabulary, E): input embeddings of the text side, for tied heads."""
-    clip_table: Tensor | None = None
+    clip_input_embeddings: Tensor | None = None
     """(vocabulary, Ev): input embeddings of the CLIP side, for tied heads."""
-    region_table: Tensor | None = None
+    region_embedding_weight: Tensor | None = None
     """(D, features): weight that embeds a region's features, for tied heads."""
     heads: Mapping[str, Tensor] = field(default_factory=dict)
-    """What objectives' heads made of all this, by objective: `supervised` (B, outputs); see `Objective.read`."""
+    """What objectives' heads made of all this, by objective: `supervised` (B, outputs); see `Objective.compute_logits`."""
 
 
-@documented
-class Sizes(NamedTuple):
+@with_field_docs
+class OutputSizes(NamedTuple):
     """Widths of a model's outputs, from which heads are built; 0 where the model has no such output."""
 
     text: int = 0
     """D of the text states."""
-    word_table: tuple[int, int] = (0, 0)
+    input_embeddings: tuple[int, int] = (0, 0)
     """Vocabulary and width of the text side's input embeddings."""
     visual: int = 0
     """Dv of the visual states."""
-    clip_table: tuple[int, int] = (0, 0)
+    clip_input_embeddings: tuple[int, int] = (0, 0)
     """Vocabulary and width of the CLIP side's input embeddings."""
-    pooled: int = 0
+    pooler_output: int = 0
     """Width of the model's own pooler."""
-    sentence: int = 0
+    sentence_embedding: int = 0
     """S of the sentence vector that a sentence-transformers folder pools."""
     teacher: int = 0
     """Width of the frozen teacher's features, if there is a teacher."""
@@ -540,26 +544,29 @@ def collate(samples: Sequence[Sample]) -> Batch:
         )
     rows = [row for sample in samples for row in sample.rows]
     pictures = [sample.pixels for sample in samples if sample.pixels is not None]
-    pixels, extent = _pictures(pictures) if pictures else (None, None)
+    pixels, extent = _pad_images(pictures) if pictures else (None, None)
     texts = [row.text for row in rows if row.text is not None]
     windows = [row.clip for row in rows if row.clip is not None]
-    words = [row.words for row in rows if row.words is not None]
+    words = [row.word_type_ids for row in rows if row.word_type_ids is not None]
     regions = [row.regions for row in rows if row.regions is not None]
     return Batch(
         ids=tuple(sample.id for sample in samples),
         text=_tokens(texts) if texts else None,
         clip=_windows(windows) if windows else None,
-        words=_stack(words, -1) if words else None,
+        word_type_ids=_stack(words, -1) if words else None,
         pixels=pixels,
-        extent=extent,
+        image_sizes=extent,
         regions=_regions(regions) if regions else None,
         labels=_labels(samples) | (_labels(rows) if samples[0].choices else {}),
         features={
             name: _stack([row.features[name] for row in rows], 0) for name in rows[0].features
         },
-        asides={name: _aside([row.asides[name] for row in rows]) for name in rows[0].asides},
-        dropped=sum(sample.dropped for sample in samples),
-        left_out=sum(sample.left_out for sample in samples),
+        teacher_inputs={
+            name: _teacher_input([row.teacher_inputs[name] for row in rows])
+            for name in rows[0].teacher_inputs
+        },
+        truncated_tokens=sum(sample.truncated_tokens for sample in samples),
+        truncated_regions=sum(sample.truncated_regions for sample in samples),
     )
 
 
@@ -568,7 +575,7 @@ def _labels(samples: Sequence[Sample]) -> dict[str, Tensor]:
     return {name: _stack([sample.labels[name] for sample in samples], IGNORE) for name in names}
 
 
-def _aside(inputs: Sequence[Sample]) -> Aside:
+def _teacher_input(inputs: Sequence[Sample]) -> TeacherInput:
     """Equal inputs, told by their ids, once."""
     place: dict[str, int] = {}
     different: list[Sample] = []
@@ -578,7 +585,7 @@ def _aside(inputs: Sequence[Sample]) -> Aside:
             place[sample.id] = len(different)
             different.append(sample)
         row.append(place[sample.id])
-    return Aside(collate(different), torch.tensor(row))
+    return TeacherInput(collate(different), torch.tensor(row))
 
 
 def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
@@ -589,17 +596,17 @@ def _pad(rows: Sequence[np.ndarray], fill: float | int, width: int) -> Tensor:
 
 
 def _tokens(rows: Sequence[TextRow]) -> Tokens:
-    width = max(len(row.ids) for row in rows)
-    named = [row.region for row in rows if row.region is not None]
-    parts = [row.part for row in rows if row.part is not None]
+    width = max(len(row.input_ids) for row in rows)
+    named = [row.region_index for row in rows if row.region_index is not None]
+    parts = [row.part_index for row in rows if row.part_index is not None]
     return Tokens(
-        ids=_pad([row.ids for row in rows], rows[0].pad, width),
-        mask=_pad([np.ones(len(row.ids), bool) for row in rows], False, width),
-        special=_pad([row.special for row in rows], True, width),
-        word=_pad([row.word for row in rows], -1, width),
-        types=_pad([row.types for row in rows], 0, width),
-        region=_pad(named, -1, width) if named else None,
-        part=_pad(parts, 0, width) if parts else None,
+        input_ids=_pad([row.input_ids for row in rows], rows[0].pad_token_id, width),
+        attention_mask=_pad([np.ones(len(row.input_ids), bool) for row in rows], False, width),
+        special_tokens_mask=_pad([row.special_tokens_mask for row in rows], True, width),
+        word_ids=_pad([row.word_ids for row in rows], -1, width),
+        token_type_ids=_pad([row.token_type_ids for row in rows], 0, width),
+        region_index=_pad(named, -1, width) if named else None,
+        part_index=_pad(parts, 0, width) if parts else None,
     )
 
 
@@ -613,33 +620,33 @@ def _regions(rows: Sequence[RegionRow]) -> Regions:
     return Regions(mask=_stack([np.ones(len(row), bool) for row in rows], False), **padded)
 
 
-def _windows(rows: Sequence[TextRow]) -> Windows:
-    width = max(len(row.ids) for row in rows)
+def _windows(rows: Sequence[TextRow]) -> ClipWindows:
+    width = max(len(row.input_ids) for row in rows)
     pieces: list[np.ndarray] = []
     slots: list[np.ndarray] = []
     owner: list[int] = []
     types: list[int] = []
     for number, row in enumerate(rows):
-        window = needed(row.window, "window", "a CLIP text tower")
+        window = require(row.window_index, "window_index", "a CLIP text tower")
         starts = np.flatnonzero(np.diff(window, prepend=-1))
-        for start, stop in zip(starts, [*starts[1:], len(row.ids)], strict=True):
-            pieces.append(row.ids[start:stop])
+        for start, stop in zip(starts, [*starts[1:], len(row.input_ids)], strict=True):
+            pieces.append(row.input_ids[start:stop])
             slots.append(np.arange(start, stop) + number * width)
             owner.append(number)
-            types.append(int(row.types[start]))
+            types.append(int(row.token_type_ids[start]))
     span = max(len(piece) for piece in pieces)
-    return Windows(
-        ids=_pad(pieces, rows[0].pad, span),
-        mask=_pad([np.ones(len(piece), bool) for piece in pieces], False, span),
-        row=torch.tensor(owner),
-        slot=_pad(slots, 0, span),
-        last=torch.tensor([len(piece) - 1 for piece in pieces]),
-        types=torch.tensor(types),
-        key_mask=_pad([np.ones(len(row.ids), bool) for row in rows], False, width),
-        special=_pad([row.special for row in rows], True, width),
-        word=_pad([row.word for row in rows], -1, width),
-        flat_ids=_pad([row.ids for row in rows], rows[0].pad, width),
-        pad=rows[0].pad,
+    return ClipWindows(
+        input_ids=_pad(pieces, rows[0].pad_token_id, span),
+        attention_mask=_pad([np.ones(len(piece), bool) for piece in pieces], False, span),
+        row_index=torch.tensor(owner),
+        flat_position=_pad(slots, 0, span),
+        eot_index=torch.tensor([len(piece) - 1 for piece in pieces]),
+        token_type_ids=torch.tensor(types),
+        key_mask=_pad([np.ones(len(row.input_ids), bool) for row in rows], False, width),
+        special_tokens_mask=_pad([row.special_tokens_mask for row in rows], True, width),
+        word_ids=_pad([row.word_ids for row in rows], -1, width),
+        flat_input_ids=_pad([row.input_ids for row in rows], rows[0].pad_token_id, width),
+        pad_token_id=rows[0].pad_token_id,
     )
 
 
@@ -654,7 +661,7 @@ def _stack(values: Sequence[np.ndarray], fill: int) -> Tensor:
     return torch.from_numpy(out)
 
 
-def _pictures(pixels: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+def _pad_images(pixels: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
     """(3, H, W) arrays, each in the upper left of zeros: (B, 3, H, W); and their widths and heights (B, 2)."""
     sizes = np.array([picture.shape[:0:-1] for picture in pixels])
     out = np.zeros((len(pixels), 3, sizes[:, 1].max(), sizes[:, 0].max()), np.uint8)

@@ -32,7 +32,7 @@ VALUE = re.compile(r"-?[\d.]+\W*$|[A-Z]+\W*$|.*[/.:='\"\\]")
 
 
 @contextmanager
-def as_keywords(
+def rename_flags_to_keywords(
     settings: Collection[str],
     switches: Collection[str] = (),
     given: Mapping[str, object] | None = None,
@@ -42,7 +42,7 @@ def as_keywords(
     A name that no file can have, and whatever else the system refuses, is an InputError as well.
 
     `settings` are the names of all keywords, `switches` those that are True or False: `--batch 8` becomes `batch=8`,
-    `--no-tags` becomes `tags=False`, and `--train.batch 8` becomes `train['batch']=8`. A flag of no such name stays as
+    `--no-object-tags` becomes `tags=False`, and `--train.batch 8` becomes `train['batch']=8`. A flag of no such name stays as
     it is, and so does what a quoted command has. `given` are keywords' values, by which a value is told from the next
     word of the sentence.
     """
@@ -79,7 +79,7 @@ def as_keywords(
             raise
         raise InputError(told) from error.__cause__
     except OSError as error:  # beside the readers, which name their file themselves
-        raise InputError(disk_fault(error)) from error
+        raise InputError(describe_os_error(error)) from error
 
 
 STUMBLES = (
@@ -96,7 +96,7 @@ STUMBLES = (
 
 
 @contextmanager
-def reading(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
+def convert_read_errors(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
     """Inside, what a missing, damaged or hostile file makes a reader stumble over is an InputError that names the file.
 
     Stands around the lines that open and decode the file `path`; `advice` ends the message.
@@ -114,7 +114,7 @@ def reading(path: str | PathLike[str], advice: str = "") -> Iterator[None]:
 
 
 @contextmanager
-def naming(where: object) -> Iterator[None]:
+def prefix_errors(where: object) -> Iterator[None]:
     """Inside, the message of an InputError begins with `where`: a file and line, an example, a flag."""
     try:
         yield
@@ -137,7 +137,7 @@ MISSHAPEN = (
 
 
 @contextmanager
-def expecting(
+def convert_errors(
     what: str,
     advice: str = "",
     errors: type[BaseException] | tuple[type[BaseException], ...] = MISSHAPEN,
@@ -151,10 +151,12 @@ def expecting(
     except InputError:
         raise
     except errors as error:
-        raise InputError(f"{what} ({type(error).__name__}: {in_one_line(error)}){advice}") from None
+        raise InputError(
+            f"{what} ({type(error).__name__}: {flatten_message(error)}){advice}"
+        ) from None
 
 
-def as_typed(message: str, flags: Mapping[str, str]) -> str:
+def qualify_flags(message: str, flags: Mapping[str, str]) -> str:
     """A message about some flags as their command has them: `--train.steps` for `--steps` if `flags` says so."""
 
     def typed(found: re.Match[str]) -> str:
@@ -165,7 +167,7 @@ def as_typed(message: str, flags: Mapping[str, str]) -> str:
     return re.sub(r"(?<![\w/.-])--(no-)?([a-z][a-z0-9-]*)", typed, message)
 
 
-def disk_fault(error: OSError) -> str:
+def describe_os_error(error: OSError) -> str:
     """What an error of the system says of a file that no reader named."""
     reason = error.strerror or first_line(error)
     return f"{error.filename or 'a file'}: cannot be read or written ({reason})"
@@ -177,17 +179,17 @@ def first_line(error: BaseException) -> str:
     return lines[0][:MOST_QUOTED] if lines else type(error).__name__
 
 
-def in_one_line(error: BaseException) -> str:
+def flatten_message(error: BaseException) -> str:
     """What an error says on all its lines, as one of at most 160 characters."""
     return " ".join(str(error).split())[:MOST_QUOTED]
 
 
-def such(faults: Sized) -> str:
+def count_suffix(faults: Sized) -> str:
     """What follows the first of several faults."""
     return f" ({len(faults):,} such)" if len(faults) > 1 else ""
 
 
-def refuse(faults: Sequence[str], advice: str = "") -> None:
+def raise_first(faults: Sequence[str], advice: str = "") -> None:
     """Do nothing if there are no faults.
 
     Args:
@@ -198,10 +200,10 @@ def refuse(faults: Sequence[str], advice: str = "") -> None:
         InputError: with the first fault, and how many there are if there are more.
     """
     if faults:
-        raise InputError(f"{faults[0]}{such(faults)}{advice}")
+        raise InputError(f"{faults[0]}{count_suffix(faults)}{advice}")
 
 
-def check_some(found: Sized, told: str) -> None:
+def require_nonempty(found: Sized, told: str) -> None:
     """Raises InputError, as it is `told`, if nothing was found."""
     if not len(found):
         raise InputError(told)
@@ -213,20 +215,20 @@ EMPTY = "expected text, found none"
 TWICE = "expected only once, found again"
 
 
-def at_places(file: object, what: str, places: Sequence[str]) -> list[str]:
+def fault_lines(file: object, what: str, places: Sequence[str]) -> list[str]:
     """One line for all places of a file with the same fault: the first few, and how many there are; none for none."""
     if not places:
         return []
     named = ", ".join(list(dict.fromkeys(places))[:NAMED])
-    return [f"{file}, {named}: {what}{such(places)}"]
+    return [f"{file}, {named}: {what}{count_suffix(places)}"]
 
 
-def twice(places: Iterable[str]) -> list[str]:
+def duplicates(places: Iterable[str]) -> list[str]:
     """The places that occur more than once."""
     return [place for place, count in Counter(places).items() if count > 1]
 
 
-def nearest(name: str, offered: Iterable[str]) -> str:
+def did_you_mean(name: str, offered: Iterable[str]) -> str:
     """`; did you mean glue/rte?` of a name that is not among those offered; empty if none is like it.
 
     A name whose last part it is (`rte`) counts before one that is spelt alike (`glue/rtee`).
@@ -242,9 +244,9 @@ def nearest(name: str, offered: Iterable[str]) -> str:
     return f"; did you mean {found[0]}?" if found else ""
 
 
-def check_known(name: str, offered: Iterable[str], told: str, advice: str = "") -> None:
+def require_known(name: str, offered: Iterable[str], told: str, advice: str = "") -> None:
     """Raises InputError for a name that is not offered: what is `told` of it, then all that are, and the likeliest."""
     every = list(offered)
     if name not in every:
         there = ", ".join(every) or "none"
-        raise InputError(f"{told}; there are: {there}{nearest(name, every)}{advice}")
+        raise InputError(f"{told}; there are: {there}{did_you_mean(name, every)}{advice}")

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from scipy import stats
 
-from groundling.core.documented import documented
+from groundling.core.field_docs import with_field_docs
 
 Values = np.ndarray
 
@@ -27,74 +27,76 @@ ROUNDING = 1e-12
 """A spread below this share of the sum of squares is what rounding leaves of a constant."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Metric:
     """A number computed from predictions (N,) and labels: `finish` of the sum of `terms` over examples."""
 
     name: str
     """What people and `result.json` call it; unique among `METRICS`."""
-    terms: Callable[[Values, Values], Values]
+    example_terms: Callable[[Values, Values], Values]
     """Predictions (N,) and labels (N,), or labels of `graded` metrics, to (N, k)."""
-    finish: Callable[[Values], Values]
+    from_sums: Callable[[Values], Values]
     """Sums (..., k) to the metric (...)."""
     higher_is_better: bool = True
     """False for errors."""
     scale: float = 100.0
     """What it is multiplied by in tables and sentences: 100 for points."""
-    classes: bool = True
+    is_classification: bool = True
     """Whether an answer is right or wrong, so that right answers and votes can be counted."""
-    ranked: bool = False
+    uses_scores: bool = False
     """Computed from outputs (N, R), one per region, in place of predictions."""
-    graded: bool = False
+    uses_example_scores: bool = False
     """Labels say what each possible answer is worth: (N, R) by region, or pairs (N, K, 2) of class and score."""
 
     def compute(self, predictions: Values, labels: Values) -> float:
         """The metric of these predictions (N,), or outputs (N, R) if it is `ranked`."""
-        return float(self.finish(self.terms(predictions, labels).sum(0)))
+        return float(self.from_sums(self.example_terms(predictions, labels).sum(0)))
 
     @property
     def is_mean(self) -> bool:
         """Whether it is a mean over examples of what each has gained."""
-        return self.finish is _mean
+        return self.from_sums is _mean
 
-    def gained(self, predictions: Values, labels: Values) -> Values:
+    def per_example(self, predictions: Values, labels: Values) -> Values:
         """What each example added to a metric that is a mean over examples, (N,).
 
         Raises:
             ValueError: the metric is no such mean.
         """
-        terms = self.terms(predictions, labels)
+        terms = self.example_terms(predictions, labels)
         if terms.shape[1] != 2 or not np.all(terms[:, 1] == 1):
             raise ValueError(f"{self.name} is no mean over examples")
         return terms[:, 0]
 
-    def of_gains(self) -> Metric:
+    def from_per_example(self) -> Metric:
         """The same metric of a `graded` task, computed from what each example gained in place of its prediction.
 
         Runs whose regions or answers are numbered differently can be compared by their gains only.
         """
-        return replace(self, terms=_given_gains, finish=_mean, graded=False)
+        return replace(
+            self, example_terms=_example_scores, from_sums=_mean, uses_example_scores=False
+        )
 
 
-def commonest(values: Values) -> tuple[float, float]:
+def most_common(values: Values) -> tuple[float, float]:
     """The most common of values (N,), the first of equals, and its share."""
     found, counts = np.unique(values, return_counts=True)
     best = int(counts.argmax())
     return float(found[best]), float(counts[best] / len(values))
 
 
-def collapsed(predictions: Values, labels: Values | None = None) -> bool:
+def is_degenerate(predictions: Values, labels: Values | None = None) -> bool:
     """Whether predictions (N,) are nearly one answer: 99 % of them, or 95 % where labels are clearly more varied.
 
     `labels` (N,), or (N, K, 2) pairs of class and score, whose most common class is the one that is credited most
     often; of others nothing is said.
     """
-    _, share = commonest(predictions)
+    _, share = most_common(predictions)
     if share >= COLLAPSED or labels is None or share < NEARLY:
         return share >= COLLAPSED
     if labels.ndim == 1:
-        return commonest(labels)[1] <= share - RARER
+        return most_common(labels)[1] <= share - RARER
     if labels.ndim == 3:
         credited = np.where(labels[..., 1] > 0, labels[..., 0], np.nan)
         often = [
@@ -130,7 +132,7 @@ def _squared_error(predictions: Values, labels: Values) -> Values:
     return _with_count((predictions - labels) ** 2)
 
 
-def _given_gains(gains: Values, labels: Values) -> Values:
+def _example_scores(gains: Values, labels: Values) -> Values:
     return _with_count(gains)
 
 
@@ -211,10 +213,10 @@ def _matthews(sums: Values) -> Values:
 
 # -- the metrics -------------------------------------------------------------------------------------------------------
 
-ACCURACY = Metric("accuracy", terms=_equal, finish=_mean)
+ACCURACY = Metric("accuracy", example_terms=_equal, from_sums=_mean)
 """Share of right answers."""
 
-F1 = Metric("f1", terms=_class_one, finish=_f1)
+F1 = Metric("f1", example_terms=_class_one, from_sums=_f1)
 """Of class 1; 0 where no positive is predicted and none exists, as in scikit-learn, which GLUE's script calls."""
 
 
@@ -227,18 +229,18 @@ def _mean_of_both(sums: Values) -> Values:
 
 
 ACCURACY_AND_F1 = Metric(
-    "mean of accuracy and f1", terms=_right_and_class_one, finish=_mean_of_both
+    "mean of accuracy and f1", example_terms=_right_and_class_one, from_sums=_mean_of_both
 )
 """GLUE's score of a task with both. XDBERT's 89.51 on QQP fits it (`combined_score` in its release)."""
 
-MATTHEWS = Metric("matthews", terms=_moments, finish=_matthews)
+MATTHEWS = Metric("matthews", example_terms=_moments, from_sums=_matthews)
 """Of two classes, 0 and 1; 0 where predictions or labels are constant, as in scikit-learn (GLUE's CoLA)."""
 
 PEARSON = Metric(
     "pearson",
-    terms=_moments,
-    finish=_correlation,
-    classes=False,
+    example_terms=_moments,
+    from_sums=_correlation,
+    is_classification=False,
 )
 """0 for a constant prediction, NaN for constant labels.
 
@@ -248,43 +250,43 @@ With NaN (SciPy) a collapsed seed would drop out of the median of its runs and l
 
 SPEARMAN = Metric(
     "spearman",
-    terms=_moments_of_ranks,
-    finish=_correlation,
-    classes=False,
+    example_terms=_moments_of_ranks,
+    from_sums=_correlation,
+    is_classification=False,
 )
 """Pearson's of the ranks, equal values sharing their mean rank; constants as for Pearson."""
 
 MSE = Metric(
     "mse",
-    terms=_squared_error,
-    finish=_mean,
+    example_terms=_squared_error,
+    from_sums=_mean,
     higher_is_better=False,
     scale=1.0,
-    classes=False,
+    is_classification=False,
 )
 """Mean squared error."""
 
 RMSE = Metric(
     "rmse",
-    terms=_squared_error,
-    finish=_root_of_mean,
+    example_terms=_squared_error,
+    from_sums=_root_of_mean,
     higher_is_better=False,
     scale=1.0,
-    classes=False,
+    is_classification=False,
 )
 """Root of the mean squared error."""
 
-PICKED = Metric("picked", terms=_region_is_right, finish=_mean, graded=True)
+PICKED = Metric("picked", example_terms=_region_is_right, from_sums=_mean, uses_example_scores=True)
 """Share of examples whose predicted region is right: labels (N, R) are 1 where a region is."""
 
 
 def _recall(count: int) -> Metric:
     return Metric(
         f"R@{count}",
-        terms=_right_region_among(count),
-        finish=_mean,
-        ranked=True,
-        graded=True,
+        example_terms=_right_region_among(count),
+        from_sums=_mean,
+        uses_scores=True,
+        uses_example_scores=True,
     )
 
 
@@ -293,19 +295,19 @@ AMONG = (_recall(1), _recall(5), _recall(10))
 
 UPPER_BOUND = Metric(
     "upper bound",
-    terms=_any_region_is_right,
-    finish=_mean,
-    ranked=True,
-    graded=True,
+    example_terms=_any_region_is_right,
+    from_sums=_mean,
+    uses_scores=True,
+    uses_example_scores=True,
 )
 """Share of examples that have a right region at all."""
 
 SCORE = Metric(
     "score",
-    terms=_score_of_prediction,
-    finish=_mean,
-    classes=False,
-    graded=True,
+    example_terms=_score_of_prediction,
+    from_sums=_mean,
+    is_classification=False,
+    uses_example_scores=True,
 )
 """Mean score of the predicted answer, for answers that are right to a degree: labels (N, K, 2) (`OpenAnswer`).
 

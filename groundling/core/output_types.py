@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
+from groundling.core.field_docs import with_field_docs
 
 AnyOutputType = TypeVar("AnyOutputType", bound="OutputType")
 
@@ -39,7 +39,7 @@ class OutputType(Protocol):
 
     @property
     @abstractmethod
-    def reads(self) -> Literal["first", "regions", "phrase"]:
+    def head_input(self) -> Literal["first", "regions", "phrase"]:
         """What the head reads.
 
         first: the first position; regions: every region; phrase: every region, from where a phrase of the text ends.
@@ -48,12 +48,12 @@ class OutputType(Protocol):
 
     @property
     @abstractmethod
-    def outputs(self) -> int:
+    def head_width(self) -> int:
         """Width of the head, for each row of input or, where it reads regions, for each region."""
         ...
 
     @abstractmethod
-    def label(self, text: str, where: str) -> int | float:
+    def parse_label(self, text: str, where: str) -> int | float:
         """A label as its file spells it, turned into a number.
 
         Raises:
@@ -72,17 +72,17 @@ class OutputType(Protocol):
         ...
 
     @abstractmethod
-    def spell(self, prediction: float) -> str:
+    def format_prediction(self, prediction: float) -> str:
         """A prediction as the task's own files spell it."""
         ...
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Classification(OutputType):
     """One of several classes."""
 
-    reads: ClassVar[Literal["first"]] = "first"
+    head_input: ClassVar[Literal["first"]] = "first"
     """The first position."""
     labels: tuple[str, ...]
     """Classes as the files spell them, in the order of their numbers."""
@@ -93,11 +93,11 @@ class Classification(OutputType):
     """
 
     @property
-    def outputs(self) -> int:
+    def head_width(self) -> int:
         """One per class."""
         return len(self.labels)
 
-    def label(self, text: str, where: str) -> int:
+    def parse_label(self, text: str, where: str) -> int:
         """The class number; raises InputError if the class is not one of `labels`."""
         if text not in self.labels:
             raise InputError(f"{where}: label {text!r} is none of {', '.join(self.labels)}")
@@ -115,12 +115,12 @@ class Classification(OutputType):
         """The most likely class (N,) of outputs (N, classes), the first of equals."""
         return outputs.argmax(-1)
 
-    def spell(self, prediction: float) -> str:
+    def format_prediction(self, prediction: float) -> str:
         """The class's name."""
         return self.labels[int(prediction)]
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class MultipleChoice(Classification):
     """One of the example's own choices, each of which is an input and gets one score.
@@ -131,7 +131,7 @@ class MultipleChoice(Classification):
     """
 
     @property
-    def outputs(self) -> int:
+    def head_width(self) -> int:
         """One score per choice, or two."""
         return 2 if self.kind == "each" else 1
 
@@ -149,12 +149,12 @@ class MultipleChoice(Classification):
         return scores.argmax(-1)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Regression(OutputType):
     """A number; squared error."""
 
-    reads: ClassVar[Literal["first"]] = "first"
+    head_input: ClassVar[Literal["first"]] = "first"
     """The first position."""
     low: float = -np.inf
     """Lowest label; predictions are not clipped."""
@@ -162,11 +162,11 @@ class Regression(OutputType):
     """Highest label."""
 
     @property
-    def outputs(self) -> int:
+    def head_width(self) -> int:
         """One number."""
         return 1
 
-    def label(self, text: str, where: str) -> float:
+    def parse_label(self, text: str, where: str) -> float:
         """The number; raises InputError if the text is none, or one out of bounds."""
         try:
             value = float(text)
@@ -186,17 +186,17 @@ class Regression(OutputType):
         """The numbers (N,) themselves, of outputs (N, 1)."""
         return outputs[:, 0]
 
-    def spell(self, prediction: float) -> str:
+    def format_prediction(self, prediction: float) -> str:
         """Three decimals."""
         return f"{prediction:.3f}"
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class OpenAnswer(OutputType):
     """One of many answers, of which several may be right to a degree."""
 
-    reads: ClassVar[Literal["first"]] = "first"
+    head_input: ClassVar[Literal["first"]] = "first"
     """The first position."""
     labels: tuple[str, ...]
     """Answers in the order of their classes."""
@@ -204,33 +204,33 @@ class OpenAnswer(OutputType):
     """Loss: `bce` (UNITER, VL-BERT, LXMERT: ChenRocks/UNITER, model/vqa.py), each answer by itself; `kl` (VisualBERT:
     uclanlp/visualbert, visualbert/pytorch_pretrained_bert/modeling.py), divergence of one softmax from targets that
     need not sum to 1; `ce`, one softmax against targets made to sum to 1."""
-    never: tuple[str, ...] = ()
+    excluded_answers: tuple[str, ...] = ()
     """Answers that are never predicted, such as `<unk>` or the empty one."""
 
     @cached_property
-    def place(self) -> dict[str, int]:
+    def class_index(self) -> dict[str, int]:
         """The class of every answer."""
         return {answer: number for number, answer in enumerate(self.labels)}
 
     @property
-    def outputs(self) -> int:
+    def head_width(self) -> int:
         """One per answer; raises InputError while the answers are unknown."""
         if not self.labels:
             raise InputError("this task's answers stand in its data folder; use task.at(folder)")
         return len(self.labels)
 
-    def label(self, text: str, where: str) -> int:
+    def parse_label(self, text: str, where: str) -> int:
         """The class of the one right answer; raises InputError if it is not among the answers."""
-        if text not in self.place:
+        if text not in self.class_index:
             raise InputError(f"{where}: answer {text!r} is none of the {len(self.labels):,}")
-        return self.place[text]
+        return self.class_index[text]
 
     def targets(self, scores: Mapping[str, float]) -> np.ndarray:
         """Pairs (K, 2) float32 of class and score; answers that are not among `labels` are left out."""
         pairs = []
         for answer, score in scores.items():
-            if answer in self.place:
-                pairs.append((self.place[answer], score))
+            if answer in self.class_index:
+                pairs.append((self.class_index[answer], score))
         return np.array(pairs, np.float32).reshape(-1, 2)
 
     def loss(self, outputs: Tensor, labels: Tensor) -> Tensor:
@@ -262,10 +262,10 @@ class OpenAnswer(OutputType):
 
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         """The most likely answer (N,) that may be predicted, of outputs (N, answers)."""
-        barred = np.isin(self.labels, self.never)
+        barred = np.isin(self.labels, self.excluded_answers)
         return np.where(barred, -np.inf, outputs).argmax(-1)
 
-    def best(self, label: float | np.ndarray | None) -> str:
+    def best_answer(self, label: float | np.ndarray | None) -> str:
         """The text of the best answer of an example's label, empty if no answer of the map has any credit.
 
         `label` is what `Example.label` holds: pairs (K, 2) of class and score, padded with classes below 0, one
@@ -282,17 +282,17 @@ class OpenAnswer(OutputType):
         best = credited[:, 1].argmax()
         return self.labels[int(credited[best, 0])]
 
-    def spell(self, prediction: float) -> str:
+    def format_prediction(self, prediction: float) -> str:
         """The answer's text."""
         return self.labels[int(prediction)]
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class RegionSelection(OutputType):
     """One of the regions, each of which gets one score: for an expression, or for every phrase of a caption."""
 
-    reads: Literal["regions", "phrase"] = "regions"
+    head_input: Literal["regions", "phrase"] = "regions"
     """regions: each by itself, for the whole text; phrase: from the last piece of the text's tagged phrase."""
     kind: Literal["bce", "ce", "kl"] = "bce"
     """Loss: `bce`, each region by itself (jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py); `ce`, one
@@ -300,11 +300,11 @@ class RegionSelection(OutputType):
     uclanlp/visualbert, visualbert/pytorch_pretrained_bert/modeling.py)."""
 
     @property
-    def outputs(self) -> int:
+    def head_width(self) -> int:
         """One score per region."""
         return 1
 
-    def label(self, text: str, where: str) -> int:
+    def parse_label(self, text: str, where: str) -> int:
         """Raises InputError always: a region is right by its box, which no file spells as a label."""
         raise InputError(f"{where}: label {text!r}; regions are right or wrong by their boxes")
 
@@ -330,7 +330,7 @@ class RegionSelection(OutputType):
         """The best region (N,), the first of equals; where there is no region, outputs (N, R) are -inf."""
         return outputs.argmax(-1)
 
-    def spell(self, prediction: float) -> str:
+    def format_prediction(self, prediction: float) -> str:
         """The region's number."""
         return str(int(prediction))
 
@@ -343,9 +343,9 @@ def with_loss(form: AnyOutputType, kind: str) -> AnyOutputType:
             f"--head-loss {kind}: this task's answers are trained with {' or '.join(kinds) or 'one loss alone'}"
         )
     changed: AnyOutputType = replace(form, kind=kind)  # type: ignore[type-var]
-    if changed.outputs != form.outputs:
+    if changed.head_width != form.head_width:
         raise InputError(
-            f"--head-loss {kind}: this head gives {form.outputs} scores, {kind} reads {changed.outputs}; "
-            "pass --plain-head, too"
+            f"--head-loss {kind}: this head gives {form.head_width} scores, {kind} reads {changed.head_width}; "
+            "pass --linear-head, too"
         )
     return changed

@@ -17,7 +17,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import TypeGuard, TypeVar
 
-from groundling.core.errors import InputError, check_known, expecting, first_line, naming, nearest
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    did_you_mean,
+    first_line,
+    prefix_errors,
+    require_known,
+)
 
 # Modules of the user's own: where they lie and what they import, told by reading them; nothing is run for it.
 
@@ -29,7 +36,7 @@ MAIN = "__main__"
 """The program that runs, which Python knows without having found it."""
 
 
-def code_of(module: str) -> dict[str, Path]:
+def source_files(module: str) -> dict[str, Path]:
     """The files of a module and of all of the user's own modules that it imports, and these import, by module.
 
     Import statements count wherever they stand; what a module imports by a computed name is not known. Of installed
@@ -45,7 +52,7 @@ def code_of(module: str) -> dict[str, Path]:
     todo = [module]
     while todo:
         for name in _with_packages(todo.pop()):
-            if name in seen or not (_root(name) == root or is_own(_root(name))):
+            if name in seen or not (_root(name) == root or is_user_module(_root(name))):
                 continue
             seen.add(name)
             file = _file_of(name)
@@ -55,7 +62,7 @@ def code_of(module: str) -> dict[str, Path]:
     return dict(sorted(found.items()))
 
 
-def is_own(package: str) -> bool:
+def is_user_module(package: str) -> bool:
     """Whether a top-level package or module is the user's: neither Python's nor installed, nor this package."""
     if package in sys.stdlib_module_names or package == PACKAGE:
         return False
@@ -159,7 +166,7 @@ class _WorkingDirectoryFinder:
 _HERE = _WorkingDirectoryFinder()
 
 
-def importable(module: str) -> None:
+def allow_import(module: str) -> None:
     """Let Python import a module that the user named, and what it imports, from the working directory.
 
     What is found elsewhere comes first: a file there must not stand in for a library.
@@ -168,7 +175,7 @@ def importable(module: str) -> None:
         sys.meta_path.append(_HERE)
     here = str(Path.cwd())
     # A folder without `__init__.py` has no file, and is a package all the same.
-    for name in {_root(module), *map(_root, code_of(module))}:
+    for name in {_root(module), *map(_root, source_files(module))}:
         if PathFinder.find_spec(name, [here]) is not None:
             _HERE.places[name] = here
 
@@ -178,13 +185,13 @@ OUTSIDE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 """MODULE:NAME."""
 
 
-def is_outside(name: str) -> bool:
+def is_import_path(name: str) -> bool:
     """Whether a name means an object of the user's own module, and not a file or a hub id."""
     return OUTSIDE.fullmatch(name) is not None and not Path(name).exists()
 
 
 @cache
-def modules(folder: str) -> tuple[ModuleType, ...]:
+def public_modules(folder: str) -> tuple[ModuleType, ...]:
     """Every public module of a sub-package, e.g. `modules("objectives")`, and of the studies' packages of its name.
 
     A study may have a module of that name instead, and of what studies alone offer there is no sub-package.
@@ -213,10 +220,10 @@ def _names(package: ModuleType) -> list[str]:
     return [name for name in names if name[0] != "_"]
 
 
-def instances(folder: str, kind: type[T]) -> dict[str, T]:
+def registered(folder: str, kind: type[T]) -> dict[str, T]:
     """Every module-level object of a kind (or inside a module-level tuple), by its `name`."""
     offered: dict[str, T] = {}
-    for module in modules(folder):
+    for module in public_modules(folder):
         for value in vars(module).values():
             for item in value if isinstance(value, tuple) else (value,):
                 if isinstance(item, kind):
@@ -224,29 +231,31 @@ def instances(folder: str, kind: type[T]) -> dict[str, T]:
     return offered
 
 
-def named(folder: str, kind: type[T], name: str) -> T:
+def resolve(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, or of your own module if it is written MODULE:NAME.
 
     Only for names that the user gave: on a file's word, nothing is imported (`stock`, `check_trust`). Raises InputError
     that lists what exists, or says what is wrong with the module.
     """
-    return outside(name, kind) if is_outside(name) else stock(folder, kind, name)
+    return (
+        import_object(name, kind) if is_import_path(name) else resolve_builtin(folder, kind, name)
+    )
 
 
-def noun(folder: str) -> str:
+def kind_name(folder: str) -> str:
     """What messages call an object of a sub-package."""
     word = folder.rpartition(".")[2]
     return {"vision_language": "join"}.get(word, word.rstrip("s").replace("_", " "))
 
 
-def stock(folder: str, kind: type[T], name: str) -> T:
+def resolve_builtin(folder: str, kind: type[T], name: str) -> T:
     """The object called `name` in a sub-package, and in no other module; raises InputError that lists what exists."""
-    offered = instances(folder, kind)
-    check_known(name, sorted(offered), f"no {noun(folder)} is called {name!r}")
+    offered = registered(folder, kind)
+    require_known(name, sorted(offered), f"no {kind_name(folder)} is called {name!r}")
     return offered[name]
 
 
-def outside(name: str, kind: type[T]) -> T:
+def import_object(name: str, kind: type[T]) -> T:
     """The object NAME of an importable module, from `MODULE:NAME`; the working directory counts as importable.
 
     Raises InputError if there is no such module or object, if importing the module fails, or if the object is of
@@ -255,7 +264,7 @@ def outside(name: str, kind: type[T]) -> T:
     if OUTSIDE.fullmatch(name) is None:
         raise InputError(f"{name!r}: expected MODULE:NAME")
     path, _, attribute = name.partition(":")
-    importable(path)
+    allow_import(path)
     try:
         module = importlib.import_module(path)
     except ImportError as error:
@@ -269,20 +278,22 @@ def outside(name: str, kind: type[T]) -> T:
     if attribute not in vars(module):
         offered = [other for other in vars(module) if not other.startswith("_")]
         there = ", ".join(offered) or "nothing"
-        hint = nearest(attribute, offered)
+        hint = did_you_mean(attribute, offered)
         raise InputError(f"{name}: the module {path!r} has no {attribute!r}; it has: {there}{hint}")
     value = vars(module)[attribute]
     if not isinstance(value, kind):
-        raise InputError(f"{name}: expected {one_of(kind)}, found {described(value)}")
+        raise InputError(
+            f"{name}: expected {kind_with_article(kind)}, found {describe_value(value)}"
+        )
     return value
 
 
-def code_behind(name: str) -> dict[str, Path]:
+def files_of_object(name: str) -> dict[str, Path]:
     """The files of the user's code behind MODULE:NAME, told without importing any: the module's, under this name, and
     those of the user's own modules that it imports, under theirs.
     """
     module = name.partition(":")[0]
-    return {name if one == module else one: file for one, file in code_of(module).items()}
+    return {name if one == module else one: file for one, file in source_files(module).items()}
 
 
 def check_trust(asked: Sequence[str], trust: Collection[str], file: Path) -> None:
@@ -303,46 +314,48 @@ def check_trust(asked: Sequence[str], trust: Collection[str], file: Path) -> Non
         )
 
 
-def built(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:
+def instantiate(name: str, fits: Callable[[object], TypeGuard[T]], expected: str) -> T:
     """What MODULE:NAME is, or makes: a class or a function is called without arguments.
 
     Raises InputError as `outside`, if the call would need arguments, or if the outcome does not fit; `expected` names
     what would have fitted.
     """
-    value = outside(name, object)
+    value = import_object(name, object)
     is_maker = isinstance(value, type) or (callable(value) and not fits(value))
     if is_maker and callable(value):
-        with expecting(
+        with convert_errors(
             f"{name}: it cannot be made without arguments",
             advice="; write MODULE:NAME of an object",
         ):
             inspect.signature(value).bind()
         value = _made(name, value)
     if not fits(value):
-        raise InputError(f"{name}: expected {expected}, found {described(value)}")
+        raise InputError(f"{name}: expected {expected}, found {describe_value(value)}")
     return value
 
 
 def _made(name: str, maker: Callable[[], object]) -> object:
     """What a maker of the user's returns; InputError if it fails."""
     # It can fail in any way.
-    with naming(name), expecting("making it failed", errors=(Exception, SystemExit)):
+    with prefix_errors(name), convert_errors("making it failed", errors=(Exception, SystemExit)):
         return maker()
 
 
-def described(value: object) -> str:
+def describe_value(value: object) -> str:
     """What a message calls a value that does not fit: a class by its own name, anything else by its type's."""
-    return f"the class {value.__name__}" if isinstance(value, type) else one_of(type(value))
+    return (
+        f"the class {value.__name__}" if isinstance(value, type) else kind_with_article(type(value))
+    )
 
 
-def one_of(kind: type) -> str:
+def kind_with_article(kind: type) -> str:
     """An object of a class, in words."""
     name = kind.__name__
     return f"an {name}" if name[0].lower() in "aeiou" else f"a {name}"
 
 
-def fitting(value: object, kind: type[T], told: str) -> T:
+def require_kind(value: object, kind: type[T], told: str) -> T:
     """The value, if it is of a kind; raises InputError, with what is `told` before what it is, if it is not."""
     if not isinstance(value, kind):
-        raise InputError(f"{told} {described(value)}, expected {one_of(kind)}")
+        raise InputError(f"{told} {describe_value(value)}, expected {kind_with_article(kind)}")
     return value

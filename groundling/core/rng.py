@@ -23,6 +23,6 @@ def generator(*key: Key) -> np.random.Generator:
     return np.random.Generator(np.random.Philox(key=_digest(key)))
 
 
-def seed_of(*key: Key) -> int:
+def derive_seed(*key: Key) -> int:
     """A 63-bit integer seed for `torch.manual_seed`, the same for the same key."""
     return _digest(key) >> 65

@@ -13,20 +13,20 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from groundling.core.batch import Example, RegionRow, Sample, Tags, needed
-from groundling.core.errors import InputError, naming
+from groundling.core.batch import Example, RegionRow, Sample, Tags, require
+from groundling.core.errors import InputError, prefix_errors
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.images import (
     PICTURES,
     Picture,
     check_image_folder,
-    is_picture,
-    one_form,
-    read_picture,
+    is_image_file,
+    normalize_unicode,
+    read_image,
 )
-from groundling.data.samples import Samples, TextSamples, WindowInput
-from groundling.data.text.words import rewritten
-from groundling.runs.progress import followed
+from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
+from groundling.data.text.words import replace_words
+from groundling.runs.progress import track
 
 # What is said of a picture, as it is true of its mirror image: left and right change places.
 
@@ -34,38 +34,41 @@ _SIDES = re.compile(r"\b(left|right)\b", re.IGNORECASE)
 _OTHER = {"left": "right", "right": "left", "Left": "Right", "Right": "Left"}
 
 
-def _swapped(text: str, tags: Tags = ()) -> tuple[str, Tags]:
+def _swap_sides(text: str, tags: Tags = ()) -> tuple[str, Tags]:
     changes = []
     for match in _SIDES.finditer(text):
         word = match.group()
         changes.append((*match.span(), _OTHER.get(word, _OTHER[word.lower()])))
-    return rewritten(text, changes, tags)
+    return replace_words(text, changes, tags)
 
 
-class Mirror:
+class ExampleMirror:
     """Examples as they are asked of mirrored pictures (jackroos/VL-BERT, vqa/data/datasets/vqa.py and refcoco.py)."""
 
     def __init__(self, labels: Sequence[str] = ()) -> None:
         """`labels`: the answers or classes of the task by number, where they are words."""
         place = {label: number for number, label in enumerate(labels)}
-        self.other = np.array([place.get(_swapped(label)[0], -1) for label in labels], np.int64)
+        self.other = np.array([place.get(_swap_sides(label)[0], -1) for label in labels], np.int64)
 
     def __call__(self, example: Example) -> Example:
         """The example with other sides in its texts and its label; boxes and tags' numbers stay as they are."""
-        text, tags = _swapped(example.text, example.tags)
-        of_choices = example.choice_tags or ((),) * len(example.choices)
+        text, tags = _swap_sides(example.text, example.region_tags)
+        of_choices = example.choice_region_tags or ((),) * len(example.choices)
         choices = [
-            _swapped(choice, its) for choice, its in zip(example.choices, of_choices, strict=True)
+            _swap_sides(choice, its)
+            for choice, its in zip(example.choices, of_choices, strict=True)
         ]
         return replace(
             example,
             text=text,
-            tags=tags,
-            pair=None if example.pair is None else _swapped(example.pair)[0],
+            region_tags=tags,
+            text_pair=None if example.text_pair is None else _swap_sides(example.text_pair)[0],
             choices=tuple(choice for choice, _ in choices),
-            choice_tags=tuple(its for _, its in choices) if example.choice_tags else (),
+            choice_region_tags=tuple(its for _, its in choices)
+            if example.choice_region_tags
+            else (),
             label=self._label(example.label),
-            breaks=(),  # no model that reads pixels reads parts, and these places no longer fit
+            part_starts=(),  # no model that reads pixels reads parts, and these places no longer fit
         )
 
     def _label(self, label: Any) -> Any:
@@ -91,33 +94,33 @@ def mirrored_regions(row: RegionRow, width: int) -> RegionRow:
     """
     boxes = row.boxes.copy()
     boxes[:, [0, 2]] = (1 - 1 / width - row.boxes[:, [2, 0]]).clip(0)
-    boxes[row.whole] = row.boxes[row.whole]
-    cover = None if row.cover is None else row.cover[:, :, ::-1].copy()
-    return replace(row, boxes=boxes, cover=cover)
+    boxes[row.is_whole_image] = row.boxes[row.is_whole_image]
+    cover = None if row.segmentation is None else row.segmentation[:, :, ::-1].copy()
+    return replace(row, boxes=boxes, segmentation=cover)
 
 
-class PictureSamples:
+class ImageDataset:
     """Samples that also carry their picture as `pixels` (3, H, W), scaled whole (as VL-BERT's release does)."""
 
     def __init__(
         self,
-        samples: Samples,
+        samples: SampleDataset,
         folder: str | Path | Mapping[str, Picture],
         side: int,
-        long_side: float = 0,
+        longest_edge: float = 0,
     ) -> None:
         """Ids of images are paths below `folder` without ending, or its keys; every sample has exactly one.
 
-        `side`: pixels of the short side; the long one has at most `long_side`, or 5/3 of the short one. Raises
+        `side`: pixels of the short side; the long one has at most `longest_edge`, or 5/3 of the short one. Raises
         InputError if a file is missing.
         """
         self.samples = samples
         self.side = side
-        self.long_side = long_side or side * 5 / 3
+        self.longest_edge = longest_edge or side * 5 / 3
         self.ids = samples.ids
         self.lengths = samples.lengths
         self.images = samples.images
-        files = pictures_of(samples, folder, "a model that reads pixels")
+        files = image_files_by_id(samples, folder, "a model that reads pixels")
         self.files = [files[image] for (image,) in samples.images]
 
     def __len__(self) -> int:
@@ -137,22 +140,22 @@ class PictureSamples:
         ]
 
     def _pixels(self, picture: Picture) -> np.ndarray:
-        with naming(picture):
-            image = read_picture(picture)
-        scale = min(self.side / min(image.size), self.long_side / max(image.size))
+        with prefix_errors(picture):
+            image = read_image(picture)
+        scale = min(self.side / min(image.size), self.longest_edge / max(image.size))
         wide, high = (max(1, round(side * scale)) for side in image.size)
         scaled = image.resize((wide, high), Image.Resampling.BICUBIC)
         return np.asarray(scaled).transpose(2, 0, 1)
 
 
-class MirroredSamples:
+class MirroredDataset:
     """Samples with pictures, in half of the draws mirrored, with boxes and segments (VL-BERT's release, FLIP_PROB).
 
     A draw is keyed by the sample's own generator. For training alone, and for models that see the picture: boxes of
     stored features must not turn, for the features do not (the release turns them).
     """
 
-    def __init__(self, samples: Samples, mirror: Samples) -> None:
+    def __init__(self, samples: SampleDataset, mirror: SampleDataset) -> None:
         """`mirror`: the same samples as they are asked of mirrored pictures, which are not mirrored yet."""
         self.samples = samples
         self.mirror = mirror
@@ -179,24 +182,24 @@ class MirroredSamples:
             chosen = [indices[place] for place in places]
             samples = source.get(chosen, [rngs[place] for place in places])
             for place, sample in zip(places, samples, strict=True):
-                out[place] = _turned(sample) if turned else sample
+                out[place] = _mirror_sample(sample) if turned else sample
         return [out[place] for place in range(len(indices))]
 
 
-def _turned(sample: Sample) -> Sample:
+def _mirror_sample(sample: Sample) -> Sample:
     """A sample with its picture, boxes and segments mirrored."""
-    pixels = needed(sample.pixels, "pixels", "a mirrored picture")
+    pixels = require(sample.pixels, "pixels", "a mirrored picture")
     width = pixels.shape[2]
 
     def mirrored(row: Sample) -> Sample:
-        regions = needed(row.regions, "regions", "a mirrored picture")
+        regions = require(row.regions, "regions", "a mirrored picture")
         return replace(row, regions=mirrored_regions(regions, width))
 
     return replace(sample.each_row(mirrored), pixels=pixels[:, :, ::-1])
 
 
-def pictures_of(
-    samples: Samples, folder: str | Path | Mapping[str, Picture], who: str
+def image_files_by_id(
+    samples: SampleDataset, folder: str | Path | Mapping[str, Picture], who: str
 ) -> dict[str, Picture]:
     """Every image that samples name, by its id; ids are paths below `folder` without ending, or its keys.
 
@@ -211,12 +214,12 @@ def pictures_of(
     files = files_below(Path(folder))
     missing = [image for image in every if image not in files]
     if missing:
-        raise InputError(missing_images(Path(folder), missing))
-    with naming(folder):
-        return {image: only(files[image]) for image in every}
+        raise InputError(missing_images_message(Path(folder), missing))
+    with prefix_errors(folder):
+        return {image: single_file(files[image]) for image in every}
 
 
-def missing_images(folder: Path, missing: Sequence[str]) -> str:
+def missing_images_message(folder: Path, missing: Sequence[str]) -> str:
     """What is said of ids, one or more, that a folder has no image for."""
     return (
         f"{folder}: {len(missing)} images are missing, the first is {missing[0]!r} "
@@ -224,7 +227,7 @@ def missing_images(folder: Path, missing: Sequence[str]) -> str:
     )
 
 
-def decodable(
+def split_decodable(
     images: Sequence[CaptionedImage], folder: str | Path, skip: bool = False
 ) -> tuple[list[CaptionedImage], list[str]]:
     """The images in `folder` that decode, and the files of those that do not.
@@ -237,7 +240,7 @@ def decodable(
     faults = []
     for image in images:
         try:
-            read_picture(Path(folder) / image.file)
+            read_image(Path(folder) / image.file)
         except InputError as error:
             bad.append(image.file)
             faults.append(f"{Path(folder) / image.file}: {error}")
@@ -251,7 +254,7 @@ def decodable(
     return kept, bad
 
 
-def only(files: Sequence[Path]) -> Path:
+def single_file(files: Sequence[Path]) -> Path:
     """The file of an image; raises InputError, without the folder, if several share its name."""
     if len(files) > 1:
         names = " and ".join(file.name for file in files)
@@ -268,9 +271,9 @@ def files_below(folder: Path) -> dict[str, list[Path]]:
         below = Path(place).relative_to(folder)
         prefix = "" if below == Path() else f"{below.as_posix()}/"
         for name in sorted(names, reverse=True):
-            if is_picture(name):
+            if is_image_file(name):
                 base, _ = os.path.splitext(prefix + name)
-                found.setdefault(one_form(base), []).append(Path(place, name))
+                found.setdefault(normalize_unicode(base), []).append(Path(place, name))
     return found
 
 
@@ -280,7 +283,7 @@ Cut = Callable[[Image.Image], np.ndarray]
 """An RGB image to the pixels (3, size, size) uint8 that a model sees of it."""
 
 
-def decode(path: Path, size: int) -> np.ndarray:
+def decode_image(path: Path, size: int) -> np.ndarray:
     """An image as (3, size, size) uint8 RGB: turned as its EXIF says, short side scaled to `size`, centre cut out.
 
     Raises:
@@ -290,16 +293,16 @@ def decode(path: Path, size: int) -> np.ndarray:
     """
     rgb = _picture(path)
     if rgb.size != (size, size):
-        rgb = _middle(rgb, size)
+        rgb = _centre_crop(rgb, size)
     return np.asarray(rgb).transpose(2, 0, 1)
 
 
 def _picture(path: Path) -> Image.Image:
-    with naming(path):
-        return read_picture(path)
+    with prefix_errors(path):
+        return read_image(path)
 
 
-def _middle(image: Image.Image, size: int) -> Image.Image:
+def _centre_crop(image: Image.Image, size: int) -> Image.Image:
     """The middle square of an image, (size, size)."""
     scale = size / min(image.size)
     width, height = (max(size, round(side * scale)) for side in image.size)
@@ -309,7 +312,7 @@ def _middle(image: Image.Image, size: int) -> Image.Image:
     return scaled.crop((left, top, left + size, top + size))
 
 
-class CaptionSamples:
+class CaptionedImageDataset:
     """Captioned images as samples; with `augment`, a caption and a view of the image are drawn anew in every epoch.
 
     Without `augment` the first caption and the image as it is are taken.
@@ -320,7 +323,7 @@ class CaptionSamples:
         images: Sequence[CaptionedImage],
         folder: str | Path,
         size: int,
-        captions: WindowInput,
+        captions: ClipRowEncoder,
         *,
         augment: bool = True,
         shift: float = 0.0,
@@ -348,15 +351,15 @@ class CaptionSamples:
         self.shift = round(shift * size)
         self.flip = flip
         self.ids = [image.id for image in images]
-        reading = followed(images, "reading images", "image")
+        reading = track(images, "reading images", "image")
         paths = (Path(folder) / image.file for image in reading)
-        seen = (decode(path, size) if cut is None else cut(_picture(path)) for path in paths)
+        seen = (decode_image(path, size) if cut is None else cut(_picture(path)) for path in paths)
         self.pixels = np.stack(list(seen))
         examples = []
         for place, image in enumerate(images):
             for number, caption in enumerate(image.captions):
                 examples.append(Example(f"{place}-{number}", caption))
-        self.texts = TextSamples(examples, None, captions)
+        self.texts = TextDataset(examples, None, captions)
         # Where each image's captions begin in `texts`, and after the last one where they end; (images + 1,).
         self.first = np.cumsum([0] + [len(image.captions) for image in images])
         self.lengths = self.texts.lengths[self.first[:-1]]

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, convert_errors
 from groundling.runs.hashing import sha256_of
 
 PICTURES = frozenset({".jpg", ".jpeg", ".png", ".webp", ".gif", ".bmp"})
@@ -40,7 +40,7 @@ def heif_reader() -> str:
     return next((name for name in HEIF_READERS if find_spec(name) is not None), "")
 
 
-def is_picture(name: str) -> bool:
+def is_image_file(name: str) -> bool:
     """Whether a file's ending is that of an image that is read here; macOS's companions `._NAME` hold none."""
     if name.startswith("._"):
         return False
@@ -48,7 +48,7 @@ def is_picture(name: str) -> bool:
     return ending in PICTURES or (ending in HEIF and bool(heif_reader()))
 
 
-def teach_pillow(name: str) -> None:
+def register_heif(name: str) -> None:
     """Make Pillow able to open a file, if its ending needs a package; raises InputError if that is not installed."""
     if os.path.splitext(name)[1].lower() not in HEIF:
         return
@@ -68,7 +68,7 @@ def unread_images(folder: str | Path, wanted: Iterable[str] | None = None) -> li
     for _, _, names in os.walk(folder):
         for name in names:
             ending = os.path.splitext(name)[1].lower()
-            if ending not in OTHERS and (ending not in HEIF or is_picture(name)):
+            if ending not in OTHERS and (ending not in HEIF or is_image_file(name)):
                 continue
             if asked is None or _without_ending(name) in asked:
                 counts[ending] += 1
@@ -86,22 +86,22 @@ def _without_ending(name: str) -> str:
     return base if ending in PICTURES | HEIF | OTHERS else last
 
 
-def leads_out(name: str, folder: str | Path) -> bool:
+def is_outside_folder(name: str, folder: str | Path) -> bool:
     """Whether a path of a file's leads out of the folder that it is relative to: by dots, or from the root."""
     top = os.path.abspath(folder)
     return os.path.commonpath([top, os.path.abspath(os.path.join(top, name))]) != top
 
 
-def one_form(name: str) -> str:
+def normalize_unicode(name: str) -> str:
     """A name in Unicode's composed form: macOS writes an accent as a character of its own, others do not."""
     return name if name.isascii() else unicodedata.normalize("NFC", name)
 
 
-def stem(file: str) -> str:
+def image_id(file: str) -> str:
     """An image's id in a region store: its file without the ending of a picture; another dot is part of the name."""
     base, dot, ending = file.rpartition(".")
     is_ending = f"{dot}{ending}".lower() in PICTURES | HEIF
-    return one_form(base if base and is_ending else file)
+    return normalize_unicode(base if base and is_ending else file)
 
 
 class NameLookup:
@@ -121,17 +121,19 @@ class NameLookup:
         """
         wanted = _plain(wanted)
         near = self.by_last.get(_key(wanted), [])
-        exact = [name for name in near if _means(wanted, one_form(name))]
+        exact = [name for name in near if _means(wanted, normalize_unicode(name))]
         small = _small_ending(wanted)
-        return exact or [name for name in near if _means(small, _small_ending(one_form(name)))]
+        return exact or [
+            name for name in near if _means(small, _small_ending(normalize_unicode(name)))
+        ]
 
     def differing_in_case(self, wanted: str) -> list[str]:
         """The names that would be meant if capital letters did not count."""
         wanted = _plain(wanted).casefold()
         near = self.by_last.get(_key(wanted), [])
-        return [name for name in near if _means(wanted, one_form(name).casefold())]
+        return [name for name in near if _means(wanted, normalize_unicode(name).casefold())]
 
-    def but_for_capitals(self, missing: Sequence[str]) -> str:
+    def case_note(self, missing: Sequence[str]) -> str:
         """How many names would be found if capitals did not count, in words; empty if none would."""
         alike = [(name, found[0]) for name in missing if (found := self.differing_in_case(name))]
         if not alike:
@@ -141,12 +143,12 @@ class NameLookup:
 
 
 def _plain(wanted: str) -> str:
-    return one_form(wanted.strip().replace("\\", "/").removeprefix("./"))
+    return normalize_unicode(wanted.strip().replace("\\", "/").removeprefix("./"))
 
 
 def _small_ending(name: str) -> str:
     """A name whose ending, if it is that of a picture, has no capitals."""
-    base = stem(name)
+    base = image_id(name)
     return base + name[len(base) :].lower()
 
 
@@ -159,32 +161,32 @@ def differs_in_ending(name: str, file: str) -> bool:
 
 def _key(name: str) -> str:
     """The last part of a name, without ending and capitals."""
-    return stem(name.rpartition("/")[2]).casefold()
+    return image_id(name.rpartition("/")[2]).casefold()
 
 
 def _means(wanted: str, name: str) -> bool:
-    if stem(wanted) == wanted:
-        name = stem(name)
+    if image_id(wanted) == wanted:
+        name = image_id(name)
     return wanted == name or wanted.endswith(f"/{name}") or name.endswith(f"/{wanted}")
 
 
 # -- pictures ----------------------------------------------------------------------------------------------------------
 
 
-def read_picture(picture: Picture, coarse: bool = False) -> Image.Image:
+def read_image(picture: Picture, reduced: bool = False) -> Image.Image:
     """A picture as an RGB image, turned as its EXIF says; `coarse`: a JPEG in an eighth of its size, for it is quicker.
 
     Raises InputError, without the file's name.
     """
     # Pillow's readers raise whatever broken bytes make them stumble over.
-    with expecting("does not decode as an image", errors=Exception):
+    with convert_errors("does not decode as an image", errors=Exception):
         if isinstance(picture, Image.Image):
             return _in_rgb(picture)
         if picture.exists() and not picture.is_file():  # a pipe would never end
             raise InputError("is no ordinary file")
-        teach_pillow(picture.name)
+        register_heif(picture.name)
         with Image.open(picture) as image:
-            if coarse:
+            if reduced:
                 image.draft("RGB", (1, 1))
             return _in_rgb(image)
 
@@ -193,7 +195,7 @@ def _in_rgb(image: Image.Image) -> Image.Image:
     return ImageOps.exif_transpose(_in_bytes(image)).convert("RGB")
 
 
-def other_shape(size: tuple[int, int], picture: Picture) -> str:
+def shape_mismatch(size: tuple[int, int], picture: Picture) -> str:
     """What is to be said of a picture whose shape is not that of the image of width and height `size`, from which
     regions are; empty if it is, in whatever size, or if nobody knows, which is 0.
 
@@ -211,15 +213,15 @@ def _size_of(picture: Picture) -> tuple[int, int]:
     if isinstance(picture, Image.Image):
         return _in_rgb(picture).size
     # As above.
-    with expecting("does not decode as an image", errors=Exception):
-        teach_pillow(picture.name)
+    with convert_errors("does not decode as an image", errors=Exception):
+        register_heif(picture.name)
         with Image.open(picture) as image:
             turned = image.getexif().get(ExifTags.Base.Orientation, 1) in ON_ITS_SIDE
             wide, high = image.size
     return (high, wide) if turned else (wide, high)
 
 
-def digest_of(picture: Picture) -> str:
+def image_digest(picture: Picture) -> str:
     """A hash by which the same picture is known again: of its file, or of its pixels."""
     if isinstance(picture, Image.Image):
         pixels = _in_rgb(picture)

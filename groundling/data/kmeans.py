@@ -56,7 +56,7 @@ def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
     cost = np.concatenate([[0.0], spread(np.zeros_like(stops), stops)])
     begins = []
     for clusters in range(2, k + 1):
-        cost, begin = _extended(cost, spread, clusters)
+        cost, begin = _add_cluster(cost, spread, clusters)
         begins.append(begin)
     edges = [count]
     for begin in reversed(begins):
@@ -68,7 +68,7 @@ def kmeans_1d(values: np.ndarray, k: int) -> Clusters:
     return Clusters(centres, labels, float(((values - centres[labels]) ** 2).mean()))
 
 
-def _extended(
+def _add_cluster(
     cost: np.ndarray, spread: Callable[[np.ndarray, np.ndarray], np.ndarray], clusters: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The least cost (N + 1,) of the first values in one more cluster, and where the last one begins.

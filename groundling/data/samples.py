@@ -12,9 +12,9 @@ import numpy as np
 from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import IGNORE, Example, Sample, TextRow, needed
+from groundling.core.batch import IGNORE, Example, Sample, TextRow, require
 from groundling.core.errors import InputError
-from groundling.data.text.words import numbers, spans, word_of
+from groundling.data.text.words import align_words, word_spans, word_type_ids
 
 Item = TypeVar("Item")
 
@@ -27,11 +27,18 @@ def thinned(items: Sequence[Item], most: int) -> list[Item]:
     return [items[place] for place in places]
 
 
-def untagged(example: Example) -> Example:
+def without_region_tags(example: Example) -> Example:
     """The example without the places in its texts that name objects of its image (VCR); words stay as they are."""
-    if not example.objects:
+    if not example.object_count:
         return example
-    return replace(example, tags=(), choice_tags=(), objects=0, names=(), mentioned=())
+    return replace(
+        example,
+        region_tags=(),
+        choice_region_tags=(),
+        object_count=0,
+        object_names=(),
+        mentioned_objects=(),
+    )
 
 
 def together(splits: Mapping[str, Sequence[Example]]) -> list[Example]:
@@ -61,7 +68,7 @@ def _padded(example: Example, most: int) -> Example:
     return replace(example, label=np.pad(label, rows, constant_values=IGNORE))
 
 
-class Samples(Protocol):
+class SampleDataset(Protocol):
     """What `train` and `evaluate` read; wrappers (regions, pixels, teachers) take one and are one, in any order."""
 
     @property
@@ -118,7 +125,7 @@ class LazySequence(Sequence[Item], Generic[Item]):
 class Subset:
     """Samples of others' that stand one behind the other, from `start` to before `stop`."""
 
-    def __init__(self, samples: Samples, start: int, stop: int) -> None:
+    def __init__(self, samples: SampleDataset, start: int, stop: int) -> None:
         self.samples = samples
         self.start = start
         self.count = stop - start
@@ -147,10 +154,10 @@ class Subset:
         return self.samples.get([self.start + int(index) for index in indices], rngs)
 
 
-class MappedSamples:
+class MappedDataset:
     """Samples that are changed as they are read, each by itself."""
 
-    def __init__(self, samples: Samples, change: Callable[[Sample], Sample]) -> None:
+    def __init__(self, samples: SampleDataset, change: Callable[[Sample], Sample]) -> None:
         self.samples = samples
         self.change = change
         self.ids = samples.ids
@@ -170,7 +177,7 @@ class MappedSamples:
         return [self.change(sample) for sample in self.samples.get(indices, rngs)]
 
 
-def backend(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+def backend_tokenizer(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     """The tokenizer's own copy of its Rust engine, without padding and truncation; slow tokenizers are refused."""
     if not tokenizer.is_fast:
         raise InputError(
@@ -189,7 +196,7 @@ def mask_id_of(tokenizer: PreTrainedTokenizerBase, why: str = "") -> int:
     return int(tokenizer.mask_token_id)
 
 
-def check_pieces(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
+def check_vocabulary(tokenizer: PreTrainedTokenizerBase, table: Sized) -> None:
     """Raises InputError if a tokenizer knows more pieces than a model's word table (V, ...) embeds."""
     if len(tokenizer) > len(table):
         raise InputError(
@@ -208,12 +215,12 @@ def _pad_id(tokenizer: PreTrainedTokenizerBase) -> int:
 
 def texts_of(example: Example) -> tuple[str, ...]:
     """The one or two texts of an example."""
-    return (example.text,) if example.pair is None else (example.text, example.pair)
+    return (example.text,) if example.text_pair is None else (example.text, example.text_pair)
 
 
 def _word_numbers(offsets: np.ndarray, words: np.ndarray, before: int) -> np.ndarray:
     """The raw word of each piece (P,), counted on from `before` earlier words; -1 for none."""
-    numbers_here = word_of(offsets, words)
+    numbers_here = align_words(offsets, words)
     return np.where(numbers_here >= 0, numbers_here + before, -1)
 
 
@@ -221,7 +228,7 @@ def _offsets(encoding: Encoding) -> np.ndarray:
     return np.array(encoding.offsets, np.int64).reshape(-1, 2)
 
 
-class TextInput:
+class TextRowEncoder:
     """Rows for a text encoder: special tokens, segment ids, truncation to what the encoder can read."""
 
     def __init__(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> None:
@@ -229,7 +236,7 @@ class TextInput:
 
         Raises InputError for a tokenizer without pieces, or a length below 1.
         """
-        self.engine = backend(tokenizer)
+        self.engine = backend_tokenizer(tokenizer)
         self.max_length = max_length
         if max_length < 1:
             raise InputError(f"--max-length {max_length}: no room for any text")
@@ -275,11 +282,11 @@ class TextInput:
         words[len(self.start) :][:count] = word[:count]
         types = [self.types[0], [0] * count, self.types[1]]
         row = TextRow(
-            ids=np.concatenate([self.start, ids[:count], self.end]).astype(np.int64),
-            special=special,
-            word=words,
-            types=np.concatenate(types).astype(np.int64),
-            pad=self.pad,
+            input_ids=np.concatenate([self.start, ids[:count], self.end]).astype(np.int64),
+            special_tokens_mask=special,
+            word_ids=words,
+            token_type_ids=np.concatenate(types).astype(np.int64),
+            pad_token_id=self.pad,
         )
         return row, dropped
 
@@ -302,11 +309,11 @@ class TextInput:
             word[inside] = _word_numbers(offsets[inside], spans_of_part, before)
             before += len(spans_of_part)
         return TextRow(
-            ids=np.array(encoding.ids, np.int64),
-            special=segment < 0,
-            word=word,
-            types=np.array(encoding.type_ids, np.int64),
-            pad=self.pad,
+            input_ids=np.array(encoding.ids, np.int64),
+            special_tokens_mask=segment < 0,
+            word_ids=word,
+            token_type_ids=np.array(encoding.type_ids, np.int64),
+            pad_token_id=self.pad,
         )
 
 
@@ -321,7 +328,7 @@ class _WindowRow:
     types: list[np.ndarray]
 
 
-class WindowInput:
+class ClipRowEncoder:
     """Rows for a CLIP text tower: each text in as many windows as it needs, each with its start and end tokens.
 
     Two texts of a pair never share a window (XDBERT, Appendix B). A window ends before a word it cannot hold whole, if
@@ -335,7 +342,7 @@ class WindowInput:
 
         Raises InputError if the tokenizer adds no end token, or the limit leaves no room beside the special ones.
         """
-        self.engine = backend(tokenizer)
+        self.engine = backend_tokenizer(tokenizer)
         self.limit = limit
         self.max_windows = max_windows
         self.pad = _pad_id(tokenizer)
@@ -388,12 +395,12 @@ class WindowInput:
             for start, stop in cuts:
                 self._add(windows, pieces[start:stop], word[start:stop], number)
         row = TextRow(
-            ids=np.concatenate(windows.ids),
-            special=np.concatenate(windows.special),
-            word=np.concatenate(windows.word),
-            types=np.concatenate(windows.types),
-            pad=self.pad,
-            window=np.concatenate(windows.window),
+            input_ids=np.concatenate(windows.ids),
+            special_tokens_mask=np.concatenate(windows.special),
+            word_ids=np.concatenate(windows.word),
+            token_type_ids=np.concatenate(windows.types),
+            pad_token_id=self.pad,
+            window_index=np.concatenate(windows.window),
         )
         return row, dropped
 
@@ -430,14 +437,14 @@ class WindowInput:
         return stop
 
 
-class TextSamples:
+class TextDataset:
     """Samples of texts; each text is converted once, however often it stands in the data, and kept."""
 
     def __init__(
         self,
         examples: Sequence[Example],
-        text: TextInput | None,
-        clip: WindowInput | None = None,
+        text: TextRowEncoder | None,
+        clip: ClipRowEncoder | None = None,
         *,
         keep: int = 500_000,
     ) -> None:
@@ -449,8 +456,10 @@ class TextSamples:
         self.ids = [example.id for example in examples]
         self.images = [example.images for example in examples]
         place: dict[object, int] = {}
-        self.first = [place.setdefault(_key(e), number) for number, e in enumerate(examples)]
-        self.kept: dict[int, Sample] = {}
+        self.first_of_equal = [
+            place.setdefault(_key(e), number) for number, e in enumerate(examples)
+        ]
+        self.cache: dict[int, Sample] = {}
 
     def __len__(self) -> int:
         return len(self.examples)
@@ -472,17 +481,17 @@ class TextSamples:
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator] = ()) -> list[Sample]:
         """Samples in the order of `indices`."""
-        wanted = dict.fromkeys(self.first[index] for index in indices)
-        missing = [first for first in wanted if first not in self.kept]
+        wanted = dict.fromkeys(self.first_of_equal[index] for index in indices)
+        missing = [first for first in wanted if first not in self.cache]
         converted = self._convert([self.examples[first] for first in missing]) if missing else []
         fresh = dict(zip(missing, converted, strict=True))
         out = []
         for index in indices:
-            first = self.first[index]
-            sample = fresh.get(first) or self.kept[first]
+            first = self.first_of_equal[index]
+            sample = fresh.get(first) or self.cache[first]
             out.append(_labelled(sample, self.examples[index]))
-        for first in missing[: max(0, self.keep - len(self.kept))]:
-            self.kept[first] = fresh[first]
+        for first in missing[: max(0, self.keep - len(self.cache))]:
+            self.cache[first] = fresh[first]
         return out
 
     def _convert(self, examples: Sequence[Example]) -> list[Sample]:
@@ -494,28 +503,33 @@ class TextSamples:
                 samples.append(next(rows))
                 continue
             choices = tuple(next(rows) for _ in example.choices)
-            dropped = sum(row.dropped for row in choices)
-            samples.append(Sample(example.id, choices=choices, dropped=dropped, example=example))
+            dropped = sum(row.truncated_tokens for row in choices)
+            samples.append(
+                Sample(example.id, choices=choices, truncated_tokens=dropped, example=example)
+            )
         return samples
 
     def _rows(self, examples: Sequence[Example]) -> list[Sample]:
-        words = [tuple(spans(text) for text in texts_of(example)) for example in examples]
+        words = [tuple(word_spans(text) for text in texts_of(example)) for example in examples]
         samples = []
         for example, parts in zip(examples, words, strict=True):
-            raw = [numbers(text, part) for text, part in zip(texts_of(example), parts, strict=True)]
-            samples.append(Sample(example.id, words=np.concatenate(raw), example=example))
+            raw = [
+                word_type_ids(text, part)
+                for text, part in zip(texts_of(example), parts, strict=True)
+            ]
+            samples.append(Sample(example.id, word_type_ids=np.concatenate(raw), example=example))
         if self.text is not None:
             rows = self.text.rows(examples, words)
             samples = [
-                replace(sample, text=row, dropped=sample.dropped + dropped)
+                replace(sample, text=row, truncated_tokens=sample.truncated_tokens + dropped)
                 for sample, (row, dropped) in zip(samples, rows, strict=True)
             ]
-            if any(example.tags or example.choice_tags for example in examples):
+            if any(example.region_tags or example.choice_region_tags for example in examples):
                 samples = [_tagged(one, parts) for one, parts in zip(samples, words, strict=True)]
         if self.clip is not None:
             rows = self.clip.rows(examples, words)
             samples = [
-                replace(sample, clip=row, dropped=sample.dropped + dropped)
+                replace(sample, clip=row, truncated_tokens=sample.truncated_tokens + dropped)
                 for sample, (row, dropped) in zip(samples, rows, strict=True)
             ]
         return samples
@@ -527,16 +541,16 @@ AT_ONCE = 1024
 
 def size_of(sample: Sample) -> tuple[int, int, int]:
     """Rows of a sample, and the most pieces of the text and of the CLIP side that one of them has."""
-    pieces = [0 if row.text is None else len(row.text.ids) for row in sample.rows]
-    windows = [0 if row.clip is None else len(row.clip.ids) for row in sample.rows]
+    pieces = [0 if row.text is None else len(row.text.input_ids) for row in sample.rows]
+    windows = [0 if row.clip is None else len(row.clip.input_ids) for row in sample.rows]
     return len(sample.rows), max(pieces), max(windows)
 
 
-class DrawnTexts:
+class SampledTextDataset:
     """Samples of texts that have several versions, of which one is drawn anew in every epoch."""
 
     def __init__(
-        self, versions: Sequence[Sequence[Example]], text: TextInput, judged: bool = False
+        self, versions: Sequence[Sequence[Example]], text: TextRowEncoder, judged: bool = False
     ) -> None:
         """All versions of each text; the first gives the id. Of a multiple choice, one choice is drawn, too.
 
@@ -544,7 +558,7 @@ class DrawnTexts:
         """
         self.versions = versions
         self.text = text
-        self.judged = judged
+        self.labels_correctness = judged
         firsts = [examples[0] for examples in versions]
         self.ids = [example.id for example in firsts]
         self.images = [example.images for example in firsts]
@@ -561,13 +575,13 @@ class DrawnTexts:
     def sizes(self) -> np.ndarray:
         """(len(self), 3): one row, the pieces of the longest version with its longest choice, nothing else."""
         every = [[one for example in some for one in _drawable(example)] for some in self.versions]
-        return one_row(longest(every, self.text))
+        return single_row_sizes(longest_versions(every, self.text))
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
         drawn = [self._draw(index, rng) for index, rng in zip(indices, rngs, strict=True)]
-        samples = TextSamples([example for example, _ in drawn], self.text).get(range(len(drawn)))
-        if not self.judged:
+        samples = TextDataset([example for example, _ in drawn], self.text).get(range(len(drawn)))
+        if not self.labels_correctness:
             return samples
         return [
             sample.with_label("sentence_image", np.array(int(is_right)))
@@ -593,15 +607,15 @@ def _drawable(example: Example) -> list[Example]:
     return [with_choice(example, number) for number in range(len(example.choices))]
 
 
-def longest(versions: Sequence[Sequence[Example]], text: TextInput) -> np.ndarray:
+def longest_versions(versions: Sequence[Sequence[Example]], text: TextRowEncoder) -> np.ndarray:
     """Pieces (len(versions),) of the longest of each text's versions."""
     every = [example for examples in versions for example in examples]
-    pieces = TextSamples(every, text, keep=0).sizes[:, 1]
+    pieces = TextDataset(every, text, keep=0).sizes[:, 1]
     ends = np.cumsum([len(examples) for examples in versions])
     return np.array([part.max() for part in np.split(pieces, ends[:-1])], np.int64)
 
 
-def one_row(pieces: np.ndarray) -> np.ndarray:
+def single_row_sizes(pieces: np.ndarray) -> np.ndarray:
     """Sizes (N, 3) of samples of one row each, of so many pieces (N,) and nothing else."""
     return np.stack([np.ones_like(pieces), pieces, np.zeros_like(pieces)], 1)
 
@@ -632,8 +646,13 @@ def _encoded(texts: Sequence[str], engine: Tokenizer) -> list[Encoding]:
 
 def _key(example: Example) -> object:
     """What a converted text depends on."""
-    marks = (example.tags, example.choice_tags, example.names, example.breaks)
-    return (example.text, example.pair, example.choices, *marks)
+    marks = (
+        example.region_tags,
+        example.choice_region_tags,
+        example.object_names,
+        example.part_starts,
+    )
+    return (example.text, example.text_pair, example.choices, *marks)
 
 
 def _labelled(sample: Sample, example: Example) -> Sample:
@@ -661,25 +680,25 @@ def with_choice(example: Example, number: int) -> Example:
         example.text,
         example.choices[number],
         images=example.images,
-        tags=example.tags,
-        choice_tags=example.choice_tags[number : number + 1],
-        objects=example.objects,
-        names=example.names,
-        mentioned=example.mentioned,
-        breaks=example.breaks,
+        region_tags=example.region_tags,
+        choice_region_tags=example.choice_region_tags[number : number + 1],
+        object_count=example.object_count,
+        object_names=example.object_names,
+        mentioned_objects=example.mentioned_objects,
+        part_starts=example.part_starts,
     )
 
 
 def _tagged(sample: Sample, words: Sequence[np.ndarray]) -> Sample:
     """A copy whose text says which object or phrase each piece names; `words` are the spans of its texts."""
-    row = needed(sample.text, "text", "a tagged text")
-    example = needed(sample.example, "example", "a tagged text")
+    row = require(sample.text, "text", "a tagged text")
+    example = require(sample.example, "example", "a tagged text")
     # The last one is of pieces outside all words.
     named = np.full(sum(len(part) for part in words) + 1, -1, np.int64)
     before = 0
-    for part, tags in zip(words, (example.tags, *example.choice_tags), strict=False):
+    for part, tags in zip(words, (example.region_tags, *example.choice_region_tags), strict=False):
         for start, stop, number in tags:
             inside = (part[:, 0] < stop) & (part[:, 1] > start)
             named[before + np.flatnonzero(inside)] = number
         before += len(part)
-    return replace(sample, text=replace(row, region=named[row.word]))
+    return replace(sample, text=replace(row, region_index=named[row.word_ids]))

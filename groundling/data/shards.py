@@ -25,8 +25,8 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, expecting, first_line, refuse, such
-from groundling.data.images import one_form
+from groundling.core.errors import InputError, convert_errors, count_suffix, first_line, raise_first
+from groundling.data.images import normalize_unicode
 from groundling.runs.folder import (
     difference,
     disk_errors,
@@ -68,7 +68,7 @@ class Record:
 
 
 @dataclass(frozen=True)
-class Column:
+class ColumnInfo:
     """All rows of one named array in one shard."""
 
     dtype: str
@@ -87,18 +87,18 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Index:
+class ShardIndex:
     """What a shard holds, without its numbers."""
 
     ids: list[str]
     """Of its records, in their order."""
     lengths: dict[str, list[int]]
     """By array name: the first axis of each record's array."""
-    columns: dict[str, Column]
+    columns: dict[str, ColumnInfo]
     """By array name; empty if the shard has no records."""
     facts: list[dict[str, Any]]
     """Of each record; empty if none has any."""
-    skipped: list[str]
+    skip_reasons: list[str]
     """A reason for every record that was left out."""
     key: dict[str, Any]
     """What the contents depend on; see `ShardWriter`."""
@@ -113,7 +113,7 @@ class ProcessRank:
     world: int = 1
     """How many processes there are."""
 
-    def of(self, shards: int) -> range:
+    def shard_numbers(self, shards: int) -> range:
         """The numbers of this process's shards among `shards`."""
         return range(self.rank, shards, self.world)
 
@@ -150,14 +150,14 @@ class ShardWriter:
         if written:
             self._require_key(shard_file(self.folder, "index", written[0]))
 
-    def done(self, number: int) -> bool:
+    def is_complete(self, number: int) -> bool:
         """Whether a shard is complete."""
         return shard_file(self.folder, "index", number).exists()
 
     def pending(self, shards: int) -> Iterator[int]:
         """The numbers of this process's shards, among `shards`, that are not complete."""
-        for number in self.part.of(shards):
-            if not self.done(number):
+        for number in self.part.shard_numbers(shards):
+            if not self.is_complete(number):
                 yield number
 
     def write(self, number: int, records: Sequence[Record], skipped: Iterable[str] = ()) -> None:
@@ -175,14 +175,14 @@ class ShardWriter:
             np.lib.format.write_array_header_1_0(header, about)
             pieces = [memoryview(header.getvalue()), *(array.data for array in arrays)]
             sha256 = _write(shard_file(self.folder, name, number), pieces)
-            columns[name] = Column(dtype.str, shape, rows, sha256)
+            columns[name] = ColumnInfo(dtype.str, shape, rows, sha256)
         facts = [dict(record.facts) for record in records]
-        index = Index(
+        index = ShardIndex(
             ids=[record.id for record in records],
             lengths={name: [len(record.arrays[name]) for record in records] for name in forms},
             columns=columns,
             facts=facts if any(facts) else [],
-            skipped=list(skipped),
+            skip_reasons=list(skipped),
             key=self.key,
         )
         text = json_text({"format": FORMAT, **asdict(index)}, ensure_ascii=False)
@@ -192,7 +192,7 @@ class ShardWriter:
         self,
         facts: Facts,
         skipped: Sequence[str] = (),
-        summary: Callable[[Sequence[Index]], Facts] | None = None,
+        summary: Callable[[Sequence[ShardIndex]], Facts] | None = None,
         barrier: Callable[[], None] | None = None,
     ) -> dict[str, Any]:
         """Write the manifest, and return what it says.
@@ -213,11 +213,11 @@ class ShardWriter:
             barrier()
         return read_object(self.folder / "manifest.json")
 
-    def written(self) -> dict[int, Index]:
+    def complete_shards(self) -> dict[int, ShardIndex]:
         """What the shards that are complete hold, by number; raises InputError if one is of another key."""
         return {n: self._require_key(shard_file(self.folder, "index", n)) for n in self._numbers()}
 
-    def indices(self) -> list[Index]:
+    def indices(self) -> list[ShardIndex]:
         """What all shards hold; raises InputError if one is missing or of another key."""
         numbers = self._numbers()
         for place, number in enumerate(numbers):
@@ -230,13 +230,13 @@ class ShardWriter:
         self,
         facts: Facts,
         skipped: Sequence[str],
-        summary: Callable[[Sequence[Index]], Facts] | None,
+        summary: Callable[[Sequence[ShardIndex]], Facts] | None,
     ) -> None:
         indices = self.indices()
-        reasons = [*skipped, *(reason for index in indices for reason in index.skipped)]
+        reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         more = summary(indices) if summary is not None else {}
         rows = total_rows(indices, self.folder)
-        refuse(twins(indices, self.folder))
+        raise_first(duplicate_ids(indices, self.folder))
         hashes = {}
         for number, index in enumerate(indices):
             for name, column in index.columns.items():
@@ -262,7 +262,7 @@ class ShardWriter:
         matches = (_INDEX_FILE.fullmatch(path.name) for path in self.folder.glob("index-*.json"))
         return sorted(int(match[1]) for match in matches if match is not None)
 
-    def _require_key(self, path: Path) -> Index:
+    def _require_key(self, path: Path) -> ShardIndex:
         """A shard's index; raises InputError if the shard was made of something else than this writer's key."""
         index = read_index(path)
         differing = difference(index.key, self.key, "key")
@@ -328,17 +328,17 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_index(path: Path) -> Index:
+def read_index(path: Path) -> ShardIndex:
     """A shard's index, every field checked; raises InputError if it is damaged or something else."""
     content = read_object(path)
     try:
         columns = {name: _column(about) for name, about in content["columns"].items()}
-        index = Index(
+        index = ShardIndex(
             ids=content["ids"],
             lengths=content["lengths"],
             columns=columns,
             facts=content["facts"],
-            skipped=content["skipped"],
+            skip_reasons=content["skipped"],
             key=content["key"],
         )
         _check(index)
@@ -350,12 +350,12 @@ def read_index(path: Path) -> Index:
     return index
 
 
-def _column(about: Mapping[str, Any]) -> Column:
+def _column(about: Mapping[str, Any]) -> ColumnInfo:
     dtype = np.dtype(about["dtype"])
     if dtype.kind not in "biuf":
         raise ValueError(f"dtype {dtype}")
     shape = tuple(_count(side) for side in about["shape"])
-    return Column(dtype.str, shape, _count(about["rows"]), str(about["sha256"]))
+    return ColumnInfo(dtype.str, shape, _count(about["rows"]), str(about["sha256"]))
 
 
 def _count(value: object) -> int:
@@ -364,12 +364,12 @@ def _count(value: object) -> int:
     return value
 
 
-def _check(index: Index) -> None:
+def _check(index: ShardIndex) -> None:
     """Raises ValueError or TypeError, with a reason, if parts of an index are mistyped or do not fit together."""
     for name in ("ids", "facts", "skipped"):
         if not isinstance(getattr(index, name), list):
             raise TypeError(f"{name} is no list")
-    if not all(isinstance(text, str) for text in [*index.ids, *index.skipped]):
+    if not all(isinstance(text, str) for text in [*index.ids, *index.skip_reasons]):
         raise TypeError("an id or a reason is no text")
     if not isinstance(index.key, dict) or not all(isinstance(one, dict) for one in index.facts):
         raise TypeError("key or facts are no objects")
@@ -387,7 +387,7 @@ def _check(index: Index) -> None:
             raise ValueError(f"{name} has {index.columns[name].rows} rows, its records {rows}")
 
 
-def total_rows(indices: Iterable[Index], folder: Path) -> dict[str, int]:
+def total_rows(indices: Iterable[ShardIndex], folder: Path) -> dict[str, int]:
     """Rows of each array over all shards; raises InputError if shards hold arrays of other forms."""
     forms: dict[str, str] = {}
     first = 0
@@ -408,7 +408,7 @@ def total_rows(indices: Iterable[Index], folder: Path) -> dict[str, int]:
 
 
 @contextmanager
-def alone(folder: Path, doing: str) -> Iterator[None]:
+def lock_folder(folder: Path, doing: str) -> Iterator[None]:
     """As the only run that writes shards into a folder: two would write some of the same numbers, one over the other.
 
     Waits for another one, which is told to be `doing` something; the system lets go for a killed one.
@@ -431,7 +431,7 @@ def alone(folder: Path, doing: str) -> Iterator[None]:
             os.close(lock)
 
 
-def open_files() -> int:
+def open_file_limit() -> int:
     """How many files of a store may stay open, after the system was asked for as many as it gives to a process.
 
     By default it gives 1,024, of which each text of a gigabyte or more, tokenised, would keep some hundred.
@@ -446,7 +446,7 @@ def open_files() -> int:
     return max(OPEN_FILES, wanted // 8)
 
 
-def twins(indices: Iterable[Index], folder: Path) -> list[str]:
+def duplicate_ids(indices: Iterable[ShardIndex], folder: Path) -> list[str]:
     """A line for each id that occurs in two shards."""
     seen: dict[str, int] = {}
     faults = []
@@ -465,7 +465,7 @@ class ShardStore:
         self,
         folder: str | Path,
         noun: str = "record",
-        read: Callable[[Path], Index] = read_index,
+        read: Callable[[Path], ShardIndex] = read_index,
     ) -> None:
         """A folder that a `ShardWriter` has closed.
 
@@ -490,12 +490,12 @@ class ShardStore:
             )
         self.indices = [read(shard_file(self.folder, "index", at)) for at in range(shards)]
         self.rows = total_rows(self.indices, self.folder)
-        self.columns: dict[str, Column] = next((i.columns for i in self.indices if i.ids), {})
+        self.columns: dict[str, ColumnInfo] = next((i.columns for i in self.indices if i.ids), {})
         self.ids = [name for index in self.indices for name in index.ids]
         starts = np.cumsum([0, *(len(index.ids) for index in self.indices)])
         self._starts = starts[:-1]
         self._ends = [_ends(index.lengths) for index in self.indices]
-        self._arrays = lru_cache(max(1, open_files() // max(1, len(self.columns))))(self._open)
+        self._arrays = lru_cache(max(1, open_file_limit() // max(1, len(self.columns))))(self._open)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return ShardStore, (self.folder, self.noun, self._read)
@@ -507,20 +507,20 @@ class ShardStore:
         return iter(self.ids)
 
     def __contains__(self, record_id: object) -> bool:
-        return isinstance(record_id, str) and one_form(record_id) in self._numbers
+        return isinstance(record_id, str) and normalize_unicode(record_id) in self._numbers
 
     def __getitem__(self, record_id: str) -> Record:
         """A record, its arrays copied into memory; raises InputError if there is none of this id."""
-        return self.at(self.number(record_id))
+        return self.record_at(self.index_of(record_id))
 
-    def at(self, number: int) -> Record:
+    def record_at(self, number: int) -> Record:
         """The record of a number, counted over all shards in the order of `ids`."""
-        arrays = {name: np.array(view) for name, view in self.views(number).items()}
+        arrays = {name: np.array(view) for name, view in self.array_views(number).items()}
         return Record(self.ids[number], arrays, self.facts(number))
 
-    def number(self, record_id: str) -> int:
+    def index_of(self, record_id: str) -> int:
         """The place of an id in `ids`; raises InputError if there is none such."""
-        number = self._numbers.get(one_form(record_id))
+        number = self._numbers.get(normalize_unicode(record_id))
         if number is None:
             first = f"the first is {self.ids[0]!r}" if self.ids else "the store is empty"
             raise InputError(
@@ -528,7 +528,7 @@ class ShardStore:
             )
         return number
 
-    def views(self, number: int) -> dict[str, np.ndarray]:
+    def array_views(self, number: int) -> dict[str, np.ndarray]:
         """A record's arrays as read-only views of the mapped files: to be copied soon, for they keep files open."""
         shard, place = self._locate(number)
         views = {}
@@ -575,7 +575,7 @@ class ShardStore:
                 faults.append(str(error))
             if verify:
                 told = {fault.partition(": ")[0] for fault in faults}
-                unlike = changed(self.folder, shard, self.indices[shard], self.manifest)
+                unlike = changed_files(self.folder, shard, self.indices[shard], self.manifest)
                 faults += [line for line in unlike if line.partition(": ")[0] not in told]
         counted: dict[str, object] = {"records": len(self), "rows": self.rows}
         for name, count in counted.items():
@@ -583,9 +583,9 @@ class ShardStore:
             if recorded != count:
                 path = self.folder / "manifest.json"
                 faults.append(f"{path}: counts {name} as {recorded}, but the indices as {count}")
-        return faults + twins(self.indices, self.folder)[:1]
+        return faults + duplicate_ids(self.indices, self.folder)[:1]
 
-    def compare(self) -> None:
+    def verify_hashes(self) -> None:
         """Raises InputError if a file has another SHA-256 than was written; what stays as it is is read once."""
         expected: dict[Path, str] = {}
         for shard, index in enumerate(self.indices):
@@ -607,7 +607,9 @@ class ShardStore:
 
     @cached_property
     def _numbers(self) -> dict[str, int]:
-        return {one_form(name): number for number, name in reversed(list(enumerate(self.ids)))}
+        return {
+            normalize_unicode(name): number for number, name in reversed(list(enumerate(self.ids)))
+        }
 
     def _locate(self, number: int) -> tuple[int, int]:
         """The shard of a record, and its place there."""
@@ -621,7 +623,7 @@ class ShardStore:
         for name, column in self.indices[shard].columns.items():
             path = shard_file(self.folder, name, shard)
             # NumPy reads a header as Python, which fails in many ways.
-            with expecting(
+            with convert_errors(
                 f"{path}: damaged or missing", advice="; make the store again", errors=Exception
             ):
                 mapped = np.lib.format.open_memmap(path, mode="r")
@@ -639,16 +641,16 @@ class ShardStore:
     def _not_finite(self, shard: int) -> list[str]:
         faults = []
         for name, array in self._arrays(shard).items():
-            wrong = not_finite(array)
+            wrong = nonfinite_rows(array)
             if len(wrong):
                 names = list(dict.fromkeys(self.record_of(shard, name, row) for row in wrong))
                 path = shard_file(self.folder, name, shard)
                 what = f"{self.noun} {names[0]!r}: a number is not finite"
-                faults.append(f"{path}: {what}{such(names)}")
+                faults.append(f"{path}: {what}{count_suffix(names)}")
         return faults
 
 
-def changed(folder: Path, shard: int, index: Index, manifest: Facts) -> list[str]:
+def changed_files(folder: Path, shard: int, index: ShardIndex, manifest: Facts) -> list[str]:
     """A line for every file of a shard that is gone, or whose SHA-256 is no longer the recorded one."""
     faults = []
     for path, sha256 in _recorded(folder, shard, index, manifest).items():
@@ -660,7 +662,7 @@ def changed(folder: Path, shard: int, index: Index, manifest: Facts) -> list[str
     return faults
 
 
-def _recorded(folder: Path, shard: int, index: Index, manifest: Facts) -> dict[Path, str]:
+def _recorded(folder: Path, shard: int, index: ShardIndex, manifest: Facts) -> dict[Path, str]:
     """The SHA-256 of every file of a shard as it was written; empty where it was not recorded."""
     recorded = {
         shard_file(folder, name, shard): column.sha256 for name, column in index.columns.items()
@@ -671,7 +673,7 @@ def _recorded(folder: Path, shard: int, index: Index, manifest: Facts) -> dict[P
     return recorded
 
 
-def not_finite(array: np.ndarray) -> np.ndarray:
+def nonfinite_rows(array: np.ndarray) -> np.ndarray:
     """The rows (K,) of an array (N, ...) in which a number is not finite."""
     if array.dtype.kind != "f" or not array.size:
         return np.zeros(0, np.int64)

@@ -13,9 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from groundling.core.errors import InputError, check_known, naming, reading
+from groundling.core.errors import InputError, convert_read_errors, prefix_errors, require_known
 from groundling.runs.folder import decoded_json
-from groundling.settings.inputs import OwnFile
+from groundling.settings.input_settings import TableTaskSettings
 
 TABLES = (".csv", ".tsv")
 """Endings of tables, whose first line names the columns."""
@@ -36,12 +36,12 @@ def read_text(path: str | Path) -> str:
         InputError: the file is missing, empty, not UTF-8, or has zero bytes, which no text has.
     """
     path = Path(path)
-    with reading(path):
+    with convert_read_errors(path):
         raw = path.read_bytes()
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise not_utf8(path, raw, error.start) from None
+        raise describe_bad_utf8(path, raw, error.start) from None
     if "\0" in text:  # UTF-16, a binary file, or what a file system leaves after the power failed
         line = text.count("\n", 0, text.index("\0")) + 1
         raise InputError(f"{path}, line {line}: {ZERO_BYTE}")
@@ -50,7 +50,7 @@ def read_text(path: str | Path) -> str:
     return text
 
 
-def not_utf8(path: Path, raw: bytes, place: int, before: int = 0) -> InputError:
+def describe_bad_utf8(path: Path, raw: bytes, place: int, before: int = 0) -> InputError:
     """What is said of bytes that are not UTF-8 at a place; `before`: lines of the file that stand before them."""
     line = before + raw.count(b"\n", 0, place) + 1
     return InputError(
@@ -82,7 +82,7 @@ def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
     """
     path = Path(path)
     _refuse_blank(path)
-    with reading(path), path.open(encoding="utf-8-sig", newline=newline) as file:
+    with convert_read_errors(path), path.open(encoding="utf-8-sig", newline=newline) as file:
         try:
             for number, line in enumerate(file, 1):
                 if "\0" in line:
@@ -94,7 +94,7 @@ def text_lines(path: str | Path, newline: str = "\n") -> Iterator[str]:
 
 def _refuse_blank(path: Path) -> None:
     """Raises InputError for a file that is missing, cannot be read, or holds nothing but space."""
-    with reading(path), path.open("rb") as file:
+    with convert_read_errors(path), path.open("rb") as file:
         while block := file.read(BLOCK):
             if block.removeprefix(b"\xef\xbb\xbf").strip():
                 return
@@ -103,12 +103,12 @@ def _refuse_blank(path: Path) -> None:
 
 def _wrong_byte(path: Path) -> InputError:
     """What is said of a file that is not UTF-8: the first line that is not, and its byte."""
-    with reading(path), path.open("rb") as file:
+    with convert_read_errors(path), path.open("rb") as file:
         for number, line in enumerate(file, 1):
             try:
                 line.decode()
             except UnicodeDecodeError as error:
-                return not_utf8(path, line, error.start, number - 1)
+                return describe_bad_utf8(path, line, error.start, number - 1)
     return InputError(f"{path}: not UTF-8; convert the file")
 
 
@@ -142,7 +142,7 @@ COMMAS = TableDialect(",", quoted=True)
 """Of a .csv file."""
 
 
-def columns_in(header: str, usual: TableDialect) -> TableDialect:
+def detect_dialect(header: str, usual: TableDialect) -> TableDialect:
     """How a table's columns are told apart, by its first line and what is usual for its ending.
 
     A header that the usual separator leaves whole is split by another one, where there is one: Excel writes semicolons
@@ -155,7 +155,7 @@ def columns_in(header: str, usual: TableDialect) -> TableDialect:
     return best if len(best.names(header)) > 1 else usual
 
 
-def usual_columns(path: Path) -> TableDialect:
+def default_dialect(path: Path) -> TableDialect:
     """How the columns of a file of this ending are told apart, unless its first line says otherwise."""
     return TABS if path.suffix == ".tsv" else COMMAS
 
@@ -167,8 +167,8 @@ def separator_note(path: Path) -> str:
     """
     if path.suffix in OWN and path.suffix not in TABLES:
         return ""
-    usual = usual_columns(path)
-    found = columns_in(_first_line(path), usual)
+    usual = default_dialect(path)
+    found = detect_dialect(_first_line(path), usual)
     if found == usual:
         return ""
     called = SEPARATORS[found.separator]
@@ -179,9 +179,9 @@ def _first_line(path: Path) -> str:
     return next(text_lines(path, "")).rstrip("\r\n")
 
 
-def columns_of(path: Path) -> list[str]:
+def read_header(path: Path) -> list[str]:
     """The header of a .csv file, or of a tab-separated one; raises InputError as `read_text`."""
-    _, names = next(_rows(path, columns_in(_first_line(path), usual_columns(path))))
+    _, names = next(_rows(path, detect_dialect(_first_line(path), default_dialect(path))))
     return names
 
 
@@ -202,7 +202,7 @@ def read_tsv(
             header: a tab too many or too few would shift its values into other columns.
     """
     path = Path(path)
-    how = columns_in(_first_line(path), TABS) if header else TABS
+    how = detect_dialect(_first_line(path), TABS) if header else TABS
     return _by_name(columns, _values(path, columns, how, header, short))
 
 
@@ -217,7 +217,7 @@ def read_csv(path: str | Path, columns: Sequence[str]) -> Iterator[tuple[int, di
         InputError: the file cannot be read, a column is missing or there twice, or a row is too short or long.
     """
     path = Path(path)
-    return _by_name(columns, _values(path, columns, columns_in(_first_line(path), COMMAS)))
+    return _by_name(columns, _values(path, columns, detect_dialect(_first_line(path), COMMAS)))
 
 
 def _by_name(
@@ -229,7 +229,7 @@ def _by_name(
 
 def table_values(path: Path, columns: Sequence[str]) -> Iterator[tuple[int, list[str]]]:
     """As `read_tsv` of a .tsv file and `read_csv` of any other, but a row's values alone, in the order of `columns`."""
-    return _values(path, columns, columns_in(_first_line(path), usual_columns(path)))
+    return _values(path, columns, detect_dialect(_first_line(path), default_dialect(path)))
 
 
 def _values(
@@ -294,7 +294,7 @@ def _quoted_rows(path: Path, separator: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.Error) -> str:
-    """What is wrong with a row from line `first` to `last`: which quote in it nothing closes as it should.
+    """What is wrong with a row from line `first` to `train_metrics`: which quote in it nothing closes as it should.
 
     Behind a quote without its other half all belongs to one value, until a later quote is wrong or the value too long.
     """
@@ -326,7 +326,7 @@ def _wrong_quotes(path: Path, separator: str, first: int, last: int, error: csv.
     return f"{path}, line {last}: a cell is too long ({error})"
 
 
-def refuse_halves(where: str, parsed: object) -> None:
+def check_surrogates(where: str, parsed: object) -> None:
     """Raises InputError if JSON that was read holds half of a surrogate pair, which is no character of any text."""
     try:
         json.dumps(parsed, ensure_ascii=False).encode()
@@ -360,7 +360,7 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
         where = f"{path}, line {number}"
         row = decoded_json(where, line, line=True)
         if "\\u" in line:
-            refuse_halves(where, row)
+            check_surrogates(where, row)
         for name in texts:
             if not isinstance(row, dict) or not isinstance(row.get(name), str):
                 raise InputError(f"{where}: no text in field {name!r}")
@@ -370,7 +370,7 @@ def read_json_lines(path: Path, texts: Sequence[str]) -> Iterator[tuple[str, dic
 # -- rows by the names of their columns --------------------------------------------------------------------------------
 
 
-class Where(NamedTuple):
+class RowPosition(NamedTuple):
     """Where a row stands; as a text, which is made when a message needs it, its file and line."""
 
     path: Path
@@ -382,12 +382,12 @@ class Where(NamedTuple):
         return f"{self.path}, {self.unit} {self.number}"
 
 
-def where_of(path: Path, number: int) -> Where:
-    """Where a row of a file stands, of those that `rows_of` numbers."""
-    return Where(path, "entry" if path.suffix == ".json" else "line", number)
+def row_position(path: Path, number: int) -> RowPosition:
+    """Where a row of a file stands, of those that `read_rows` numbers."""
+    return RowPosition(path, "entry" if path.suffix == ".json" else "line", number)
 
 
-class Cells(Mapping[str, str]):
+class TableRow(Mapping[str, str]):
     """A row of a table by the names of its columns, which all rows share: a million rows need not hold them."""
 
     __slots__ = ("places", "values_in_order")
@@ -406,7 +406,7 @@ class Cells(Mapping[str, str]):
         return len(self.places)
 
 
-def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
+def read_rows(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[str]]]:
     """Rows as (number of the line or entry, texts of `columns`) of a .csv, .tsv, .json (a list) or .jsonl file.
 
     Raises:
@@ -417,13 +417,13 @@ def rows_of(path: Path, columns: tuple[str, ...]) -> Iterator[tuple[int, list[st
         return
     for number, item in _objects(path):
         if not isinstance(item, dict):
-            where = where_of(path, number)
+            where = row_position(path, number)
             raise InputError(f"{where}: no field {columns[0]!r}; expected an object")
-        with naming(where_of(path, number)):
-            yield number, texts_in(item, columns)
+        with prefix_errors(row_position(path, number)):
+            yield number, row_texts(item, columns)
 
 
-def own_columns(options: OwnFile) -> tuple[tuple[str, ...], dict[str, str]]:
+def user_columns(options: TableTaskSettings) -> tuple[tuple[str, ...], dict[str, str]]:
     """The columns of texts, one or two, and all columns that a task of one's own file reads, with what each holds.
 
     Raises InputError for columns that do not go together.
@@ -461,11 +461,13 @@ def check_no_label(texts: Sequence[str], label: str, flag: str) -> None:
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:
-    """Raises InputError as `rows_of` does, as far as a file's header or its first row tells."""
-    next(rows_of(path, tuple(columns)), None)
+    """Raises InputError as `read_rows` does, as far as a file's header or its first row tells."""
+    next(read_rows(path, tuple(columns)), None)
 
 
-def check_asked(path: Path, header: Sequence[str], columns: Mapping[str, str], mark: str) -> None:
+def check_named_columns(
+    path: Path, header: Sequence[str], columns: Mapping[str, str], mark: str
+) -> None:
     """Raises InputError for a column, or one of several by comma, that a header lacks, naming the setting that says it.
 
     `columns`: what settings say, by the name of the setting, which `mark` stands before in messages.
@@ -473,29 +475,29 @@ def check_asked(path: Path, header: Sequence[str], columns: Mapping[str, str], m
     for setting, listed in columns.items():
         for name in filter(None, map(str.strip, listed.split(","))):
             advice = f"; {mark}{setting} says which column it is"
-            check_known(name, header, f"{path}: no column {name!r}", advice)
+            require_known(name, header, f"{path}: no column {name!r}", advice)
 
 
-def whole_rows(
+def read_all_columns(
     path: Path, columns: Sequence[str]
-) -> tuple[list[str], list[tuple[Where, Mapping[str, Any]]]]:
-    """The names of all columns, and of each row its file and line and all it holds, of the same files as `rows_of`.
+) -> tuple[list[str], list[tuple[RowPosition, Mapping[str, Any]]]]:
+    """The names of all columns, and of each row its file and line and all it holds, of the same files as `read_rows`.
 
-    Values are texts, but of json whatever the file has. Raises InputError as `rows_of` does, if no row has one of
+    Values are texts, but of json whatever the file has. Raises InputError as `read_rows` does, if no row has one of
     `columns`, and for a file without rows; what a field of json holds is not looked at (see `texts_in`).
     """
     if path.suffix in TABLES:
-        header = columns_of(path)
+        header = read_header(path)
         _require_columns(path, columns, header)
         places = {name: place for place, name in enumerate(header)}
-        rows: list[tuple[Where, Mapping[str, Any]]] = [
-            (where_of(path, number), Cells(places, tuple(values)))
-            for number, values in rows_of(path, tuple(header))
+        rows: list[tuple[RowPosition, Mapping[str, Any]]] = [
+            (row_position(path, number), TableRow(places, tuple(values)))
+            for number, values in read_rows(path, tuple(header))
         ]
     else:
         rows = []
         for number, item in _objects(path):
-            where = where_of(path, number)
+            where = row_position(path, number)
             if not isinstance(item, dict):
                 raise InputError(f"{where}: expected an object")
             rows.append((where, item))
@@ -509,7 +511,7 @@ def whole_rows(
 
 def _require_columns(path: Path, columns: Sequence[str], header: Sequence[str]) -> None:
     for name in columns:
-        check_known(name, header, f"{path}: no column {name!r}")
+        require_known(name, header, f"{path}: no column {name!r}")
 
 
 def _objects(path: Path) -> Iterator[tuple[int, object]]:
@@ -531,7 +533,7 @@ def _entries(path: Path) -> Iterator[tuple[int, object]]:
 def _lines(path: Path) -> Iterator[tuple[int, object]]:
     for number, line in enumerate(lines_of(path), 1):
         if line.strip():
-            yield number, _parsed(where_of(path, number), line, line=True)
+            yield number, _parsed(row_position(path, number), line, line=True)
 
 
 def _parsed(where: object, text: str, line: bool = False) -> object:
@@ -545,11 +547,11 @@ def _parsed(where: object, text: str, line: bool = False) -> object:
     decode = partial(json.loads, object_pairs_hook=once_each)
     parsed: object = decoded_json(where, text, decode, line)
     if "\\u" in text:
-        refuse_halves(str(where), parsed)
+        check_surrogates(str(where), parsed)
     return parsed
 
 
-def texts_in(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
+def row_texts(row: Mapping[str, Any], columns: Sequence[str]) -> list[str]:
     """Some fields of a row as a csv would have them; raises InputError, without the place, for others."""
     return [_cell(name, row.get(name)) for name in columns]
 

@@ -13,17 +13,22 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, Sizes
-from groundling.core.errors import InputError, expecting, naming
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.core.output_types import OpenAnswer
-from groundling.models.attention import Watch
-from groundling.models.clip import ClipImage, ClipText, load_clip_image, load_clip_text
+from groundling.models.attention import AttentionCallback
+from groundling.models.clip import (
+    ClipImageTower,
+    ClipTextTower,
+    load_clip_image_tower,
+    load_clip_text_tower,
+)
 from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import ADAPTER, is_adapter
 from groundling.models.loading import weights_sha256
-from groundling.models.task_heads import HEAD, HeadContext, TaskHead, answer
+from groundling.models.task_heads import HEAD, HeadContext, TaskHead, make_output_layer
 from groundling.runs.folder import disk_errors, json_text, read_json
-from groundling.settings.inputs import Adapting, check_adapter
+from groundling.settings.input_settings import AdapterSettings, check_adapter
 
 WEIGHTS = "adapter.safetensors"
 IMAGE = "clip_image"
@@ -32,13 +37,13 @@ TEXT = "clip_text"
 
 
 @dataclass(frozen=True)
-class Base:
+class AdapterBase:
     """The frozen CLIP that an adapter stands on; no part of the model, so that nothing can train or save it."""
 
     source: str
     """Hub id or folder."""
-    image: ClipImage
-    text: ClipText
+    image: ClipImageTower
+    text: ClipTextTower
     tokenizer: PreTrainedTokenizerBase
 
     @property
@@ -47,18 +52,18 @@ class Base:
         return {"image": weights_sha256(self.image), "text": weights_sha256(self.text)}
 
 
-def load_base(source: str) -> Base:
+def load_adapter_base(source: str) -> AdapterBase:
     """A CLIP-like model with both sides, frozen; raises InputError for one that lacks a side or its projection."""
-    image = load_clip_image(source)
-    text, tokenizer = load_clip_text(source)
-    if image.width != text.width:
+    image = load_clip_image_tower(source)
+    text, tokenizer = load_clip_text_tower(source)
+    if image.embed_dim != text.embed_dim:
         raise InputError(
-            f"{source}: its images have {image.width} numbers and its texts {text.width}, so they share no space; "
+            f"{source}: its images have {image.embed_dim} numbers and its texts {text.embed_dim}, so they share no space; "
             "expected a CLIP-like model with both projections"
         )
     for side in (image, text):
         side.eval().requires_grad_(False)
-    return Base(source, image, text, tokenizer)
+    return AdapterBase(source, image, text, tokenizer)
 
 
 class ClipAdapter(Encoder):
@@ -70,14 +75,14 @@ class ClipAdapter(Encoder):
     position, the image and the text, read at the first. The paper gives no more than the names (Table 11).
     """
 
-    def __init__(self, base: Base, options: Adapting) -> None:
+    def __init__(self, base: AdapterBase, options: AdapterSettings) -> None:
         """Raises InputError for settings that do not go together; see `check_adapter`."""
         super().__init__()
         check_adapter(options)
         self.base = base
         self.options = options
-        width = base.image.width
-        self.sizes = Sizes(pooled=self._pooled(width))
+        width = base.image.embed_dim
+        self.sizes = OutputSizes(pooler_output=self._output_width(width))
         if options.adapter == "attention":
             self.first = nn.Parameter(torch.randn(width) * 0.02)
             self.attend = nn.TransformerEncoderLayer(
@@ -95,7 +100,7 @@ class ClipAdapter(Encoder):
         else:
             self.mix = _layers(2 * width, width, options.adapter_layers - 1)
 
-    def _pooled(self, width: int) -> int:
+    def _output_width(self, width: int) -> int:
         """Width of what the head reads."""
         if self.options.adapter == "attention":
             return width
@@ -111,19 +116,21 @@ class ClipAdapter(Encoder):
         """None of its own; CLIP's stay as they are."""
         return nn.ModuleList()
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """`pooled` (N, P), P as in `sizes`, from the features `clip_image` and `clip_text` (N, E)."""
         batch.require((f"features.{IMAGE}", f"features.{TEXT}"), "an adapter over CLIP")
         image = batch.features[IMAGE].float()
         text = batch.features[TEXT].float()
         if self.options.adapter == "attention":
             first = self.first.expand(len(image), -1)
-            return EncoderOutput(pooled=self.attend(torch.stack([first, image, text], 1))[:, 0])
+            return EncoderOutput(
+                pooler_output=self.attend(torch.stack([first, image, text], 1))[:, 0]
+            )
         if self.options.fusion == "cosine":
             cosine = F.cosine_similarity(self.of_image(image), self.of_text(text), dim=-1)
-            return EncoderOutput(pooled=(self.scale.exp() * cosine).unsqueeze(-1))
+            return EncoderOutput(pooler_output=(self.scale.exp() * cosine).unsqueeze(-1))
         both = self.mix(torch.cat([image, text], -1))
-        return EncoderOutput(pooled=F.gelu(both) if len(self.mix) else both)
+        return EncoderOutput(pooler_output=F.gelu(both) if len(self.mix) else both)
 
     def export(self, folder: Path) -> None:
         """The adapter's weights, and which CLIP it stands on."""
@@ -153,21 +160,21 @@ def _layers(width: int, out: int, layers: int) -> nn.Sequential:
 class AdapterHead(TaskHead):
     """The last Linear of an adapter, without dropout; of a cosine that is the one answer, nothing at all."""
 
-    def __init__(self, reading: HeadContext) -> None:
+    def __init__(self, context: HeadContext) -> None:
         """Raises InputError where one cosine a row would have to tell thousands of answers apart."""
         super().__init__()
-        width = reading.sizes.pooled
-        if width == 1 and isinstance(reading.form, OpenAnswer):
+        width = context.sizes.pooler_output
+        if width == 1 and isinstance(context.output_type, OpenAnswer):
             raise InputError(
-                f"--fusion cosine gives one number a row, and this task has {reading.outputs} answers; pass --fusion "
+                f"--fusion cosine gives one number a row, and this task has {context.outputs} answers; pass --fusion "
                 "concat"
             )
-        is_answer = width == 1 and reading.outputs == 1
-        self.classify = nn.Identity() if is_answer else answer(width, reading.outputs)
+        is_answer = width == 1 and context.outputs == 1
+        self.classify = nn.Identity() if is_answer else make_output_layer(width, context.outputs)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs)."""
-        outputs: Tensor = self.classify(encoded.pooled)
+        outputs: Tensor = self.classify(encoded.pooler_output)
         return outputs
 
 
@@ -184,14 +191,14 @@ def load_adapter(source: str | Path) -> ClipAdapter:
     known = [value in kind for value, kind in zip(settings.values(), kinds, strict=True)]
     if not (all(known) and isinstance(fields.get("clip"), str)):
         raise InputError(f"{path}: does not say what adapter it is, and of which CLIP; damaged")
-    with naming(f"{path}: its CLIP cannot be loaded"):
-        base = load_base(fields["clip"])
+    with prefix_errors(f"{path}: its CLIP cannot be loaded"):
+        base = load_adapter_base(fields["clip"])
     if base.weights != fields.get("weights"):
         raise InputError(
             f"{path}: the adapter was trained over another model than {base.source} is now; its weights differ"
         )
-    model = ClipAdapter(base, Adapting(**settings))  # type: ignore[arg-type]
-    with expecting(f"{Path(source) / WEIGHTS}: not the weights of this adapter"):
+    model = ClipAdapter(base, AdapterSettings(**settings))  # type: ignore[arg-type]
+    with convert_errors(f"{Path(source) / WEIGHTS}: not the weights of this adapter"):
         model.load_state_dict(load_file(Path(source) / WEIGHTS))
     return model
 

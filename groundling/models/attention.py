@@ -12,9 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from groundling.core.batch import Regions, Tokens, Windows
-from groundling.core.documented import documented
+from groundling.core.batch import ClipWindows, Regions, Tokens
 from groundling.core.errors import InputError
+from groundling.core.field_docs import with_field_docs
 
 
 class PositionKind(IntEnum):
@@ -31,24 +31,24 @@ class PositionKind(IntEnum):
     """A class token in front of an image's patches: no patch, and no word."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
-class Places:
+class SequencePositions:
     """What the rows or columns of a map are."""
 
-    holds: Tensor
+    kinds: Tensor
     """(N, S) long: a `PositionKind` each."""
-    number: Tensor
+    indices: Tensor
     """(N, S) long: which piece of the text or which region it is, counted on its own side."""
 
     @staticmethod
-    def join(*parts: Places) -> Places:
+    def concatenate(*parts: SequencePositions) -> SequencePositions:
         """The places of several sides, one after the other."""
-        holds = torch.cat([part.holds for part in parts], 1)
-        return Places(holds, torch.cat([part.number for part in parts], 1))
+        holds = torch.cat([part.kinds for part in parts], 1)
+        return SequencePositions(holds, torch.cat([part.indices for part in parts], 1))
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class AttentionMap:
     """The attention weights of one layer."""
@@ -59,62 +59,66 @@ class AttentionMap:
     """Counted from 0 among the maps of this name."""
     weights: Tensor
     """(N, heads, rows, columns); each row sums to 1 over the columns that are not padding."""
-    rows: Places
+    rows: SequencePositions
     """What looks."""
-    columns: Places
+    columns: SequencePositions
     """What is looked at."""
 
 
-Watch = Callable[[AttentionMap], None]
+AttentionCallback = Callable[[AttentionMap], None]
 """Is told every map as it is made; it must not keep the tensors if memory is to stay constant."""
 
 
-def _numbered(holds: Tensor) -> Places:
-    return Places(holds, torch.arange(holds.shape[1], device=holds.device).expand_as(holds))
+def _with_indices(holds: Tensor) -> SequencePositions:
+    return SequencePositions(
+        holds, torch.arange(holds.shape[1], device=holds.device).expand_as(holds)
+    )
 
 
-def _pieces(mask: Tensor, special: Tensor) -> Places:
+def _pieces(mask: Tensor, special: Tensor) -> SequencePositions:
     inner = torch.where(special, int(PositionKind.SPECIAL), int(PositionKind.PIECE))
-    return _numbered(torch.where(mask, inner, int(PositionKind.PADDING)))
+    return _with_indices(torch.where(mask, inner, int(PositionKind.PADDING)))
 
 
-def places_of_text(tokens: Tokens) -> Places:
+def text_positions(tokens: Tokens) -> SequencePositions:
     """The T places of a text encoder's input."""
-    return _pieces(tokens.mask, tokens.special)
+    return _pieces(tokens.attention_mask, tokens.special_tokens_mask)
 
 
-def places_of_clip(windows: Windows) -> Places:
+def clip_positions(windows: ClipWindows) -> SequencePositions:
     """The V places of a CLIP side whose windows are laid end to end."""
-    return _pieces(windows.key_mask, windows.special)
+    return _pieces(windows.key_mask, windows.special_tokens_mask)
 
 
-def places_of_windows(windows: Windows) -> Places:
+def window_positions(windows: ClipWindows) -> SequencePositions:
     """The S places of each of the W windows of a CLIP text tower."""
-    return _pieces(windows.mask, windows.special.flatten()[windows.slot])
+    return _pieces(
+        windows.attention_mask, windows.special_tokens_mask.flatten()[windows.flat_position]
+    )
 
 
-def places_of_regions(regions: Regions) -> Places:
+def region_positions(regions: Regions) -> SequencePositions:
     """The R places of the regions."""
-    return _places_of_image(regions, PositionKind.WHOLE_IMAGE)
+    return _image_positions(regions, PositionKind.WHOLE_IMAGE)
 
 
-def places_of_patches(regions: Regions) -> Places:
+def patch_positions(regions: Regions) -> SequencePositions:
     """The R places of a photo's patches, of which a class token is the first."""
-    return _places_of_image(regions, PositionKind.IMAGE_CLASS)
+    return _image_positions(regions, PositionKind.IMAGE_CLASS)
 
 
-def _places_of_image(regions: Regions, whole: PositionKind) -> Places:
-    inner = torch.where(regions.whole, int(whole), int(PositionKind.REGION))
-    return _numbered(torch.where(regions.mask, inner, int(PositionKind.PADDING)))
+def _image_positions(regions: Regions, whole: PositionKind) -> SequencePositions:
+    inner = torch.where(regions.is_whole_image, int(whole), int(PositionKind.REGION))
+    return _with_indices(torch.where(regions.mask, inner, int(PositionKind.PADDING)))
 
 
-def places_added(rows: int, count: int, device: torch.device) -> Places:
+def added_positions(rows: int, count: int, device: torch.device) -> SequencePositions:
     """The places of what a join adds after the regions."""
-    return _numbered(torch.full((rows, count), int(PositionKind.ADDED), device=device))
+    return _with_indices(torch.full((rows, count), int(PositionKind.ADDED), device=device))
 
 
 @contextmanager
-def watching(encoder: Any, tell: Callable[[int, Tensor], None]) -> Iterator[None]:
+def capture_attention(encoder: Any, callback: Callable[[int, Tensor], None]) -> Iterator[None]:
     """Inside, every self-attention of an HF encoder tells its number and its weights (N, heads, S, S).
 
     Only eager attention has weights, so the encoder uses it meanwhile. Raises InputError if the encoder gave none.
@@ -132,15 +136,15 @@ def watching(encoder: Any, tell: Callable[[int, Tensor], None]) -> Iterator[None
         if latest and latest[0] is weights:
             return
         latest[:] = [weights]
-        tell(count, weights)
+        callback(count, weights)
         count += 1
 
     encoder.set_attn_implementation("eager")
     hooks = [module.register_forward_hook(hook) for module in encoder.modules()]
     # A whole encoder that is asked for weights would collect those of all layers: only what is inside it is asked.
     for module in list(encoder.modules())[1:]:
-        if _gives_on_request(module):
-            hooks.append(module.register_forward_pre_hook(_requested, with_kwargs=True))
+        if _takes_output_attentions(module):
+            hooks.append(module.register_forward_pre_hook(_request_weights, with_kwargs=True))
     try:
         yield
     finally:
@@ -155,7 +159,7 @@ ON_REQUEST = "output_attentions"
 """The argument by which some families' attention (DeBERTa's, MPNet's) is asked for its weights."""
 
 
-def _gives_on_request(module: nn.Module) -> bool:
+def _takes_output_attentions(module: nn.Module) -> bool:
     """Whether this very module, and none inside it, has to be asked for its weights."""
     takers = [
         part
@@ -165,7 +169,7 @@ def _gives_on_request(module: nn.Module) -> bool:
     return takers == [module]
 
 
-def _requested(
+def _request_weights(
     module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call, asking for the weights."""

@@ -9,21 +9,21 @@ from typing import Any
 
 from torch import nn
 
-from groundling.core.batch import Batch, EncoderOutput, Sizes
-from groundling.core.documented import documented
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes
+from groundling.core.field_docs import with_field_docs
 from groundling.data.regions.inputs import Source
-from groundling.data.samples import TextInput, WindowInput
-from groundling.models.attention import Watch
+from groundling.data.samples import ClipRowEncoder, TextRowEncoder
+from groundling.models.attention import AttentionCallback
 
 
-@documented
+@with_field_docs
 class Encoder(nn.Module):
     """A model with a text-only path: every task on text can be put to it. Abstract."""
 
-    sizes: Sizes
+    sizes: OutputSizes
     """Widths of what it says."""
 
-    def inputs(self, max_length: int) -> tuple[TextInput | None, WindowInput | None]:
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, ClipRowEncoder | None]:
         """How texts of at most `max_length` pieces become its input: for a text encoder, for a CLIP text tower."""
         raise NotImplementedError
 
@@ -31,7 +31,7 @@ class Encoder(nn.Module):
         """The table of its input words."""
         raise NotImplementedError
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """What it says of a batch that was made by its own `inputs`; `attention` is told its maps, if it has any."""
         raise NotImplementedError
 
@@ -40,54 +40,54 @@ class Encoder(nn.Module):
         raise NotImplementedError
 
 
-@documented
-class RegionReader(Encoder):
+@with_field_docs
+class RegionEncoder(Encoder):
     """A model that reads regions beside the text, or has patches in their place. Abstract."""
 
-    reads: Source = "features"
+    region_source: Source = "features"
     """Where the looks of its regions are from."""
-    whole: bool
+    reads_whole_image: bool
     """Whether a region of the whole image comes first."""
-    last_pixel: bool
+    has_inclusive_boxes: bool
     """Whether boxes end at their last pixel."""
-    tied: bool = True
+    reads_tagged_regions: bool = True
     """Whether a word that names an object takes something of that object's region."""
-    regions_from: Mapping[str, Any]
+    regions_provenance: Mapping[str, Any]
     """What made the regions that it learned from; empty where nobody says."""
 
     @property
-    def sides(self) -> tuple[int, float]:
+    def image_sides(self) -> tuple[int, float]:
         """Pixels of a picture's short side, and most of its long one; 0 of a model that reads no pixels."""
         return 0, 0
 
     @property
-    def kind(self) -> str:
+    def architecture_name(self) -> str:
         """What results call its design."""
         raise NotImplementedError
 
     @property
-    def special(self) -> list[int]:
+    def special_ids(self) -> list[int]:
         """Ids of its tokenizer's special pieces."""
         raise NotImplementedError
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class ModelFormat:
     """A kind of model folder that is not a plain Hugging Face text encoder."""
 
     name: str
     """What messages call it."""
-    fits: Callable[[str], bool]
+    matches: Callable[[str], bool]
     """Whether a hub id or folder holds one."""
     load: Callable[[str], Encoder]
     """The model of that hub id or folder."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class InspectionFormat:
-    """A kind of model folder that `groundling look` shows otherwise than a `ModelFormat` loads it."""
+    """A kind of model folder that `groundling visualize` shows otherwise than a `ModelFormat` loads it."""
 
     name: str
     """What messages call it."""

@@ -16,12 +16,12 @@ from transformers import AutoModelForMaskedLM
 from transformers.activations import ACT2FN
 from transformers.utils.hub import cached_file
 
-from groundling.core.errors import InputError, reading
+from groundling.core.errors import InputError, convert_read_errors
 from groundling.models.hub import local_only
 from groundling.runs.folder import disk_errors, read_json
 
 
-class HeadNames(NamedTuple):
+class LMHeadNames(NamedTuple):
     """What checkpoints call the parts of a masked-LM head."""
 
     dense: str
@@ -34,13 +34,13 @@ class HeadNames(NamedTuple):
     """The output embeddings; empty where the head always reads the input embeddings."""
 
 
-BERT = HeadNames(
+BERT = LMHeadNames(
     "cls.predictions.transform.dense",
     "cls.predictions.transform.LayerNorm",
     ("cls.predictions.decoder.bias", "cls.predictions.bias"),
     "cls.predictions.decoder.weight",
 )
-ROBERTA = HeadNames(
+ROBERTA = LMHeadNames(
     "lm_head.dense",
     "lm_head.layer_norm",
     ("lm_head.decoder.bias", "lm_head.bias"),
@@ -53,16 +53,16 @@ LM_HEADS = {
     "camembert": (ROBERTA,),
     "mpnet": (ROBERTA,),
     "electra": (
-        HeadNames(
+        LMHeadNames(
             "generator_predictions.dense",
             "generator_predictions.LayerNorm",
             ("generator_lm_head.bias",),
             "generator_lm_head.weight",
         ),
     ),
-    "modernbert": (HeadNames("head.dense", "head.norm", ("decoder.bias",), "decoder.weight"),),
+    "modernbert": (LMHeadNames("head.dense", "head.norm", ("decoder.bias",), "decoder.weight"),),
     "distilbert": (
-        HeadNames(
+        LMHeadNames(
             "vocab_transform",
             "vocab_layer_norm",
             ("vocab_projector.bias",),
@@ -72,7 +72,7 @@ LM_HEADS = {
     # Transformers calls the first one legacy; DeBERTa's own code, and its v3 checkpoints, have the second.
     "deberta-v2": (
         BERT,
-        HeadNames(
+        LMHeadNames(
             "lm_predictions.lm_head.dense",
             "lm_predictions.lm_head.LayerNorm",
             ("lm_predictions.lm_head.bias",),
@@ -145,12 +145,12 @@ class LMHead(nn.Module):
 
     def load(self, folder: Path, family: str) -> bool:
         """Fill from a checkpoint folder that holds the family's head; False (and nothing changed) if it has none."""
-        weights = self.fitted(lm_head_weights(folder, family))
+        weights = self.match_weights(lm_head_weights(folder, family))
         if weights:
             self.load_state_dict(weights)
         return bool(weights)
 
-    def fitted(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def match_weights(self, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Stored weights (...) of such a head, as long as this one's; none if one is missing or has another shape.
 
         Biases of the LayerNorm and of the Linear may be missing, which are zero then; so may a table.
@@ -159,7 +159,7 @@ class LMHead(nn.Module):
         if not {"dense.weight", "norm.weight", "bias"} <= stored.keys():
             return {}
         weights = {
-            name: grown(stored[name], value) if name in stored else torch.zeros_like(value)
+            name: extend_vector(stored[name], value) if name in stored else torch.zeros_like(value)
             for name, value in made.items()
         }
         shapes = {name: value.shape for name, value in made.items()}
@@ -179,7 +179,7 @@ def _tie_as_stored(head: LMHead, stored: Mapping[str, Tensor], prefix: str, *_: 
         head.table = nn.Parameter(torch.empty_like(table).to(head.bias))
 
 
-def grown(stored: Tensor, made: Tensor) -> Tensor:
+def extend_vector(stored: Tensor, made: Tensor) -> Tensor:
     """A stored vector (n,) as long as the `made` one, whose last places it lacks: biases of words added since.
 
     Anything but a vector that has become longer is what it is.
@@ -204,11 +204,11 @@ def lm_head_weights(folder: Path, family: str) -> dict[str, Tensor]:
         names = _stored_names(spelling, files.keys())
         if names is None:
             continue
-        weights = {name: _read(files, key) for name, key in names.items()}
+        weights = {name: _read_tensor(files, key) for name, key in names.items()}
         if not spelling.table or _is_tied(files, spelling.table, config):
             return weights
         if spelling.table in files:
-            return {**weights, "table": _read(files, spelling.table)}
+            return {**weights, "table": _read_tensor(files, spelling.table)}
     return {}
 
 
@@ -219,7 +219,7 @@ def _is_tied(files: Mapping[str, Path], table: str, config: Mapping[str, Any]) -
     inputs = [name for name in files if name.endswith(INPUT_TABLES)]
     if table not in files or not inputs:
         return table not in files
-    return torch.equal(_read(files, table), _read(files, inputs[0]))
+    return torch.equal(_read_tensor(files, table), _read_tensor(files, inputs[0]))
 
 
 def _files_of(folder: Path) -> dict[str, Path]:
@@ -227,7 +227,7 @@ def _files_of(folder: Path) -> dict[str, Path]:
     whole = folder / "model.safetensors"
     index = folder / "model.safetensors.index.json"
     if whole.exists():
-        with reading(whole), safe_open(whole, framework="pt") as stored:
+        with convert_read_errors(whole), safe_open(whole, framework="pt") as stored:
             return dict.fromkeys(stored.keys(), whole)
     if not index.exists():
         return {}
@@ -244,13 +244,13 @@ def _config_of(folder: Path) -> dict[str, Any]:
     return content if isinstance(content, dict) else {}
 
 
-def _read(files: Mapping[str, Path], name: str) -> Tensor:
-    with reading(files[name]), safe_open(files[name], framework="pt") as stored:
+def _read_tensor(files: Mapping[str, Path], name: str) -> Tensor:
+    with convert_read_errors(files[name]), safe_open(files[name], framework="pt") as stored:
         value: Tensor = stored.get_tensor(name)
     return value
 
 
-def _stored_names(spelling: HeadNames, keys: Collection[str]) -> dict[str, str] | None:
+def _stored_names(spelling: LMHeadNames, keys: Collection[str]) -> dict[str, str] | None:
     """What a checkpoint with these keys calls each weight of the head but its table; None if it lacks one."""
     # BERT's first checkpoints, bert-base-uncased among them, call a LayerNorm's weights gamma and beta.
     wanted = {
@@ -312,7 +312,7 @@ def save_with_lm_head(folder: Path, encoder: Any, head: LMHead) -> bool:
     with torch.device("meta"):  # nothing is drawn, nothing is kept: all of it is put in below
         whole = AutoModelForMaskedLM.from_config(config)
     setattr(whole, whole.base_model_prefix, encoder)
-    whole.load_state_dict(_named(family, weights), strict=False, assign=True)
+    whole.load_state_dict(_checkpoint_weights(family, weights), strict=False, assign=True)
     whole.tie_weights()
     whole.save_pretrained(folder)
     return True
@@ -329,7 +329,7 @@ def _without_norm_bias(weights: dict[str, Tensor], table: Tensor) -> dict[str, T
     return rest
 
 
-def _named(family: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
+def _checkpoint_weights(family: str, weights: dict[str, Tensor]) -> dict[str, Tensor]:
     """The head's weights by the names of the family's model."""
     names = LM_HEADS[family][0]
     places = {"dense": names.dense, "norm": names.norm}
@@ -365,26 +365,26 @@ def save_heads(folder: Path, heads: Mapping[str, nn.Module]) -> None:
         save_file(weights, folder / HEADS)
 
 
-def start_lm_head(
+def init_lm_head(
     head: LMHead, source: str | Path, family: str, names: Sequence[str] = (LM_HEAD,)
 ) -> str:
     """Fill a masked-LM head from a hub id or folder; whose it is: `an earlier run's`, `the checkpoint's`, or `new`.
 
     `names` are what an earlier run may have called it, the first that is there is taken.
     """
-    folder = _folder(source)
+    folder = _weights_folder(source)
     if any(load_head(folder, head, name) for name in names):
         return "an earlier run's"
     return "the checkpoint's" if head.load(folder, family) else "new"
 
 
-def start_layer(layer: nn.Module, source: str | Path, name: str, family: str) -> bool:
+def init_layer(layer: nn.Module, source: str | Path, name: str, family: str) -> bool:
     """Fill a layer from a hub id or folder, where an earlier run called it `name`; False if there is none that fits.
 
     Layers of a masked-LM head come from the checkpoint's own if no earlier run left one, as VL-BERT's VQA head does
     (jackroos/VL-BERT, vqa/modules/resnet_vlbert_for_vqa.py).
     """
-    folder = _folder(source)
+    folder = _weights_folder(source)
     if load_head(folder, layer, name):
         return True
     before = layer.state_dict()
@@ -400,7 +400,7 @@ def start_layer(layer: nn.Module, source: str | Path, name: str, family: str) ->
     return True
 
 
-def _folder(source: str | Path) -> Path:
+def _weights_folder(source: str | Path) -> Path:
     """Where the weights of a hub id or folder lie on this machine."""
     for name in ("model.safetensors", "model.safetensors.index.json"):
         weights = cached_file(
@@ -424,21 +424,23 @@ def load_head(folder: Path, head: nn.Module, name: str) -> bool:
     if not file.exists():
         return False
     prefix = f"{name}."
-    with reading(file), safe_open(file, framework="pt") as stored:
+    with convert_read_errors(file), safe_open(file, framework="pt") as stored:
         keys = [key for key in list(stored.keys()) if key.startswith(prefix)]
         weights = {key.removeprefix(prefix): stored.get_tensor(key) for key in keys}
-    fitting = head.fitted(weights) if isinstance(head, LMHead) else _fitted(head, weights)
+    fitting = (
+        head.match_weights(weights) if isinstance(head, LMHead) else _match_weights(head, weights)
+    )
     if not fitting:
         return False
     head.load_state_dict(fitting)
     return True
 
 
-def _fitted(head: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def _match_weights(head: nn.Module, stored: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Stored weights (...) of a head, as long as its own; none if one is missing or of another shape."""
     before = head.state_dict()
     if not before.keys() <= stored.keys():
         return {}
-    weights = {key: grown(stored[key], made) for key, made in before.items()}
+    weights = {key: extend_vector(stored[key], made) for key, made in before.items()}
     fits = all(weights[key].shape == made.shape for key, made in before.items())
     return weights if fits else {}

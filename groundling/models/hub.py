@@ -12,9 +12,9 @@ from huggingface_hub import HfApi, constants, get_session, is_offline_mode
 from huggingface_hub.errors import RepositoryNotFoundError
 from huggingface_hub.file_download import repo_folder_name
 
-from groundling.core.errors import InputError, expecting, first_line
+from groundling.core.errors import InputError, convert_errors, first_line
 from groundling.settings.fields import Settings
-from groundling.settings.training import Sharing
+from groundling.settings.training import HubSettings
 
 NAME = re.compile(r"[\w.-]+/[\w.-]+")
 """OWNER/NAME."""
@@ -25,7 +25,7 @@ ADVICE = ". If you were trying to load it from"
 
 
 @cache  # once for a process
-def is_there() -> bool:
+def is_hub_reachable() -> bool:
     """Whether the hub answers; not asked where `HF_HUB_OFFLINE` forbids it."""
     if is_offline_mode():
         return False
@@ -38,12 +38,12 @@ def is_there() -> bool:
 
 def local_only(source: str | Path) -> dict[str, Any]:
     """Options of a `from_pretrained`: a hub id that nobody answers for is looked for in the cache alone."""
-    if Path(source).exists() or is_there():
+    if Path(source).exists() or is_hub_reachable():
         return {}
     return {"local_files_only": True}
 
 
-def fault(source: str | Path, error: BaseException) -> str:
+def describe_load_error(source: str | Path, error: BaseException) -> str:
     """Why a hub id or folder could not be loaded, in a few words."""
     if not local_only(source):
         return first_line(error).partition(ADVICE)[0]
@@ -53,18 +53,18 @@ def fault(source: str | Path, error: BaseException) -> str:
     return f"no such folder, not in the hub's cache, and {reason}"
 
 
-def check_sharing(sharing: Sharing, settings: Sequence[object]) -> None:
+def check_sharing(sharing: HubSettings, settings: Sequence[object]) -> None:
     """Raises InputError, before a run of some settings begins, for what would only be seen after hours."""
     check_repository(sharing.push_to_hub)
     if not all(vars(one).get("save_model", True) for one in settings if isinstance(one, Settings)):
         raise InputError("--push-to-hub: --no-save-model leaves nothing to push")
-    if not is_there():
+    if not is_hub_reachable():
         raise InputError(
             "--push-to-hub: the hub does not answer, or HF_HUB_OFFLINE is set; leave it out and use "
             "`groundling push` later"
         )
     # Of the HTTP client, which is another one from version to version.
-    with expecting(
+    with convert_errors(
         "--push-to-hub: the hub does not know you",
         advice="; log in with `hf auth login`",
         errors=Exception,
@@ -112,17 +112,19 @@ def check_model(source: str) -> None:
         return
     if HUB_ID.fullmatch(source) is None:
         raise InputError(f"{source}: no model found there (no such folder)")
-    if is_there():
+    if is_hub_reachable():
         if _is_unknown(source):
             raise InputError(
                 f"{source}: no model found there (no such folder, and the hub knows no model of this name, or none "
                 "that you may see)"
             )
-    elif not _cached(source):
-        raise InputError(f"{source}: no model found there ({fault(source, OSError())})")
+    elif not _is_cached(source):
+        raise InputError(
+            f"{source}: no model found there ({describe_load_error(source, OSError())})"
+        )
 
 
-def _cached(source: str) -> bool:
+def _is_cached(source: str) -> bool:
     """Whether the hub's cache on this machine has something of a model."""
     name = repo_folder_name(repo_id=source, repo_type="model")
     return any((Path(constants.HF_HUB_CACHE) / name / "snapshots").glob("*"))
@@ -133,7 +135,7 @@ def _is_unknown(source: str) -> bool:
     try:
         HfApi().model_info(source, timeout=WAIT)
     except RepositoryNotFoundError:
-        return not _cached(source)
+        return not _is_cached(source)
     except Exception:  # of the HTTP client: whoever loads the model will say more
         return False
     return False

@@ -21,8 +21,8 @@ from transformers import (
 from transformers.utils import logging as hf_logging
 
 from groundling.core.errors import InputError
-from groundling.models.hub import fault, local_only
-from groundling.models.sentence import encoder_folder
+from groundling.models.hub import describe_load_error, local_only
+from groundling.models.sentence_modules import encoder_folder
 from groundling.runs.folder import read_object
 from groundling.runs.hashing import sha256_of
 
@@ -63,18 +63,18 @@ NO_KERNELS = (None, "eager", "sdpa", "flex_attention", "batched_mm", "grouped_mm
 
 
 @contextmanager
-def told_by_libraries(source: str | Path, what: str) -> Iterator[None]:
+def library_errors(source: str | Path, what: str) -> Iterator[None]:
     """Inside, whatever transformers, tokenizers and huggingface_hub stumble over is an InputError of one line."""
     try:
         yield
     except Exception as error:  # they fail in many ways
-        raise InputError(f"{source}: {what} ({fault(source, error)})") from None
+        raise InputError(f"{source}: {what} ({describe_load_error(source, error)})") from None
 
 
 def load_tokenizer(source: str | Path) -> PreTrainedTokenizerBase:
     """A tokenizer by hub id or folder; raises InputError in one line where there is none."""
     expected = "expected tokenizer.json or the family's vocabulary files beside the weights"
-    with told_by_libraries(source, f"no tokenizer could be loaded; {expected}"):
+    with library_errors(source, f"no tokenizer could be loaded; {expected}"):
         tokenizer = AutoTokenizer.from_pretrained(
             encoder_folder(source), **NO_CODE, **local_only(source)
         )
@@ -90,7 +90,7 @@ def load_config(source: str | Path) -> Any:
     place = encoder_folder(source)
     if Path(place).is_dir() and not (Path(place) / "config.json").exists():
         raise InputError(f"{source}: not a model folder, config.json is missing")
-    with told_by_libraries(source, "no model found there"):
+    with library_errors(source, "no model found there"):
         config = AutoConfig.from_pretrained(place, **NO_CODE, **local_only(source))
     _refuse_giants(source, config.to_dict())
     _refuse_kernels(source, config)
@@ -152,7 +152,7 @@ def precision_note(source: str | Path) -> list[str]:
     ]
 
 
-def load_weights(kind: Any, source: str | Path) -> Any:
+def load_weights(model_class: Any, source: str | Path) -> Any:
     """`kind.from_pretrained(source)` in fp32; missing weights are refused in one line, a missing pooler is left out.
 
     Pickled ones are never opened.
@@ -165,8 +165,8 @@ def load_weights(kind: Any, source: str | Path) -> Any:
     hf_logging.set_verbosity_error()
     try:
         options = {**NO_CODE, **local_only(source), "use_safetensors": True}
-        with told_by_libraries(source, "the weights could not be loaded"):
-            model, report = kind.from_pretrained(place, output_loading_info=True, **options)
+        with library_errors(source, "the weights could not be loaded"):
+            model, report = model_class.from_pretrained(place, output_loading_info=True, **options)
     finally:
         hf_logging.set_verbosity(before)
     missing = [key for key in report["missing_keys"] if "pooler" not in key]
@@ -223,7 +223,7 @@ def load_processor(source: str | Path) -> Any:
     Raises InputError if there is none.
     """
     what = "no image processor there, preprocessor_config.json is missing or damaged"
-    with told_by_libraries(source, what):
+    with library_errors(source, what):
         processor = AutoImageProcessor.from_pretrained(
             source, backend="pil", **NO_CODE, **local_only(source)
         )

@@ -12,52 +12,58 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, Sample, Sizes, needed
-from groundling.core.documented import documented
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
 from groundling.core.errors import InputError
+from groundling.core.field_docs import with_field_docs
 from groundling.core.output_types import OutputType
-from groundling.core.registry import described, fitting, is_outside, named, outside
-from groundling.core.rng import seed_of
+from groundling.core.registry import (
+    describe_value,
+    import_object,
+    is_import_path,
+    require_kind,
+    resolve,
+)
+from groundling.core.rng import derive_seed
 from groundling.data.samples import mask_id_of
 from groundling.models.heads import save_heads
-from groundling.settings.fields import Settings, flag_of, flat
-from groundling.settings.objectives import CrossModalOptions, ObjectiveSettings
+from groundling.settings.fields import Settings, flag_name, flatten_settings
+from groundling.settings.objectives import CrossModalSettings, ObjectiveSettings
 from groundling.settings.training import TrainConfig
 
 
-class Other(Protocol):
+class NegativeSampler(Protocol):
     """Draws another sample of the same data, with the objective's own generator."""
 
-    def __call__(self, near: bool = False) -> Sample:
+    def __call__(self, similar_length: bool = False) -> Sample:
         """Any sample, or with `near` one about as long as the sample that is corrupted; it may be that one itself."""
         ...
 
 
-@documented
+@with_field_docs
 class Objective(nn.Module):
     """Corrupt + head + loss.
 
     `forward` returns *sums* by term name and `count` how many items each sum covers, both from one micro-batch; the
     loop divides by the count of the whole step, over accumulation and processes, so that splitting a batch changes
     nothing, but for in-batch negatives. A term that has no items in a step, or none that is counted, is divided by 1.
-    Sub-classes take `Sizes` first and keyword options after it.
+    Sub-classes take `OutputSizes` first and keyword options after it.
     """
 
     name: str = ""
     """Prefix of the terms in the log, and the key of the objective's own random stream; every objective needs one."""
-    needs: Sequence[str] = ()
+    required_fields: Sequence[str] = ()
     """Fields of the batch that must be there, e.g. `text` or `features.sentence`."""
-    watched: Sequence[str] = ()
+    monitored_terms: Sequence[str] = ()
     """Terms that are logged and not trained on, such as how often a gate is open."""
     in_batch_negatives: bool = False
     """True if an item's loss depends on the others of its micro-batch, which accumulation makes smaller: a run says so.
 
     Those of other processes are there only if the objective gathers them, as the package's own do.
     """
-    swaps: ClassVar[bool] = False
+    swaps_inputs: ClassVar[bool] = False
     """True if `corrupt` exchanges whole inputs; such objectives go before those that mask inside them."""
 
-    def __init__(self, sizes: Sizes, *, weight: float = 1.0, warmup: int = 0) -> None:
+    def __init__(self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0) -> None:
         """`weight` of the terms in the total; it grows linearly from 0 over the first `warmup` optimizer steps."""
         super().__init__()
         self.sizes = sizes
@@ -72,24 +78,26 @@ class Objective(nn.Module):
 
     def weight_of(self, term: str, step: int) -> float:
         """Weight of one of its terms at an optimizer step: 0 of one that is only watched."""
-        return 0.0 if term in self.watched else self.weight_at(step)
+        return 0.0 if term in self.monitored_terms else self.weight_at(step)
 
-    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """What a user should know of its watched terms, a line each, after a run.
 
         `means` holds the mean of every watched term in each epoch; terms that were never logged are missing.
         """
         return []
 
-    def starts(self) -> list[tuple[nn.Module, str]]:
+    def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """Layers that an earlier run may have trained, and what its file of heads calls them, for `finetune`."""
         return []
 
-    def saved(self) -> dict[str, nn.Module]:
+    def saved_modules(self) -> dict[str, nn.Module]:
         """What is kept beside an exported model for a next run to start from, by name."""
         return {self.name: self}
 
-    def corrupt(self, sample: Sample, rng: np.random.Generator, other: Other) -> Sample:
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
+    ) -> Sample:
         """A copy with inputs changed and labels set; `other()` draws another sample of the same data with `rng`."""
         return sample
 
@@ -97,30 +105,32 @@ class Objective(nn.Module):
         """How many items each term of `forward` sums over, from the batch alone; 0 where it has none. Abstract."""
         raise InputError(f"{type(self).__name__}: this objective has no method `count`")
 
-    def scored_against(self, batch: Batch) -> Mapping[str, Targets]:
+    def loss_targets(self, batch: Batch) -> Mapping[str, LossTargets]:
         """What its terms are scored against, from the batch alone: of those for which one can guess.
 
         By it, a run tells whether a term has left guessing.
         """
         return {}
 
-    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
+    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
         """What the head makes of it, such as logits (B, outputs), which others find in `encoded.heads[self.name]`.
 
         All active objectives read before any of them scores: a gate or a divergence finds the task's logits there.
         """
         return None
 
-    def answer(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def cached_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """What `read` gave in this pass, or gives now if nobody asked; for an objective that implements it."""
         answer = encoded.heads.get(self.name)
-        return needed(self.read(encoded, batch) if answer is None else answer, "read", self.name)
+        return require(
+            self.compute_logits(encoded, batch) if answer is None else answer, "read", self.name
+        )
 
-    def answered(self, batch: Batch) -> int:
+    def count_logits(self, batch: Batch) -> int:
         """How many items `read` answers for, from the batch alone: as many as the first term sums over."""
         return next(iter(self.count(batch).values()), 0)
 
-    def distributions(self, answer: Tensor) -> Tensor:
+    def comparison_logits(self, answer: Tensor) -> Tensor:
         """What `read` gave as logits (..., K) of one softmax each, by which an inner step compares two passes."""
         return answer
 
@@ -129,8 +139,8 @@ class Objective(nn.Module):
         raise InputError(f"{type(self).__name__}: this objective has no method `forward`")
 
 
-@documented
-class Targets(NamedTuple):
+@with_field_docs
+class LossTargets(NamedTuple):
     """What a term's items are scored against, where its loss is a cross-entropy or a squared error."""
 
     kind: Literal["class", "share", "number"]
@@ -139,18 +149,18 @@ class Targets(NamedTuple):
     """(n,) classes; (n, K) shares of classes; (n, D) numbers."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
-class Vocabulary:
+class MaskingVocabulary:
     """What masking needs to know of a tokenizer."""
 
     mask_id: int
     """Id of its mask token."""
-    ordinary: Sequence[int]
+    replacement_ids: Sequence[int]
     """Ids that may stand in for a masked piece: all but special tokens."""
 
     @classmethod
-    def of(cls, tokenizer: PreTrainedTokenizerBase) -> Vocabulary:
+    def of(cls, tokenizer: PreTrainedTokenizerBase) -> MaskingVocabulary:
         """That of a tokenizer; raises InputError if it has no mask token."""
         mask_id = mask_id_of(tokenizer, ", so masked LM is not possible")
         special = set(tokenizer.all_special_ids)
@@ -158,21 +168,21 @@ class Vocabulary:
         return cls(int(mask_id), ordinary)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class ObjectiveContext:
     """What a run knows when it makes its objectives."""
 
-    sizes: Sizes
-    vocabulary: Vocabulary | None = None
+    sizes: OutputSizes
+    vocabulary: MaskingVocabulary | None = None
     """The text encoder's; None where nothing is masked."""
     settings: ObjectiveSettings = field(default_factory=ObjectiveSettings)
-    crossing: CrossModalOptions = field(default_factory=CrossModalOptions)
-    form: OutputType | None = None
+    cross_modal: CrossModalSettings = field(default_factory=CrossModalSettings)
+    output_type: OutputType | None = None
     """The form of the task's answers, as its head is trained; None where there is no task."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class ObjectiveSpec:
     """An objective by the name it has in `--arm` and `--objectives`, and how a run makes it."""
@@ -181,57 +191,57 @@ class ObjectiveSpec:
     """What commands call it."""
     make: Callable[[ObjectiveContext], Objective]
     """From what a run knows to a new objective."""
-    joint: bool = False
+    needs_cross_modal: bool = False
     """It reads states after the cross-modal encoder."""
-    taught: bool = False
+    needs_teacher: bool = False
     """It reads a teacher's features."""
-    reads: tuple[type[Settings], ...] = ()
+    settings_groups: tuple[type[Settings], ...] = ()
     """The groups of settings that it reads, of `ObjectiveContext`: a run says of others that nothing reads them."""
 
 
-def part_named(name: str) -> ObjectiveSpec:
+def find_objective(name: str) -> ObjectiveSpec:
     """The part called `name`: one of this package's, or `MODULE:NAME`, a `ObjectiveSpec` or `Objective` of yours.
 
     An objective class is made from the sizes alone; its `needs` tell whether it wants a teacher. Raises InputError if
     there is no such part.
     """
-    if not is_outside(name):
-        return named("objectives", ObjectiveSpec, name)
-    value = outside(name, object)
+    if not is_import_path(name):
+        return resolve("objectives", ObjectiveSpec, name)
+    value = import_object(name, object)
     if isinstance(value, ObjectiveSpec):
         return value
     if not isinstance(value, type) or not issubclass(value, Objective):
         raise InputError(
-            f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {described(value)}"
+            f"{name}: expected an ObjectiveSpec or a sub-class of Objective, found {describe_value(value)}"
         )
     objective = value
-    taught = any(need.startswith("features.") for need in objective.needs)
-    return ObjectiveSpec(name, lambda given: objective(given.sizes), taught=taught)
+    taught = any(need.startswith("features.") for need in objective.required_fields)
+    return ObjectiveSpec(name, lambda given: objective(given.sizes), needs_teacher=taught)
 
 
-def in_order(objectives: Sequence[Objective]) -> list[Objective]:
+def order_for_corruption(objectives: Sequence[Objective]) -> list[Objective]:
     """Objectives in the order their `corrupt` must run: whole-input swaps first."""
-    return sorted(objectives, key=lambda objective: not objective.swaps)
+    return sorted(objectives, key=lambda objective: not objective.swaps_inputs)
 
 
 # How a run makes its objectives from their names, and what it must know of them.
 
 
-def make_objectives(names: Sequence[str], given: ObjectiveContext, seed: int) -> list[Objective]:
+def make_objectives(names: Sequence[str], context: ObjectiveContext, seed: int) -> list[Objective]:
     """Objectives by name; each one's head is drawn by its own key, so it is the same in every run that has it."""
     objectives = []
     for name in names:
-        torch.manual_seed(seed_of(seed, "init", name))
-        made: object = part_named(name).make(given)
-        made = fitting(made, Objective, f"{name}: makes")
-        check_saved(made)
+        torch.manual_seed(derive_seed(seed, "init", name))
+        made: object = find_objective(name).make(context)
+        made = require_kind(made, Objective, f"{name}: makes")
+        check_saved_modules(made)
         objectives.append(made)
     return objectives
 
 
-def check_saved(objective: Objective) -> None:
+def check_saved_modules(objective: Objective) -> None:
     """Raises InputError now for what could not be saved when all is trained."""
-    saved: object = objective.saved()
+    saved: object = objective.saved_modules()
     sound = isinstance(saved, Mapping) and all(
         isinstance(name, str) and isinstance(head, nn.Module) for name, head in saved.items()
     )
@@ -239,32 +249,32 @@ def check_saved(objective: Objective) -> None:
         raise InputError(f"{objective.name}: `saved` returns no modules by name, expected a dict")
 
 
-def save_objectives(folder: Path, objectives: Sequence[Objective]) -> None:
+def save_objective_heads(folder: Path, objectives: Sequence[Objective]) -> None:
     """Write what objectives keep for a next run beside an exported model."""
-    heads = {name: head for one in objectives for name, head in one.saved().items()}
+    heads = {name: head for one in objectives for name, head in one.saved_modules().items()}
     save_heads(folder, heads)
 
 
-def features_needed(names: Sequence[str], given: ObjectiveContext) -> frozenset[str]:
+def required_features(names: Sequence[str], context: ObjectiveContext) -> frozenset[str]:
     """Names of the features that objectives read of teachers."""
     # What an objective needs may follow from its settings, so that it must be made to be asked; any width will do.
-    sizes = given.sizes._replace(teacher=1, teacher_image=1)
-    taught = [name for name in names if part_named(name).taught]
-    made = make_objectives(taught, replace(given, sizes=sizes), seed=0)
-    parts = [need.partition(".") for objective in made for need in objective.needs]
+    sizes = context.sizes._replace(teacher=1, teacher_image=1)
+    taught = [name for name in names if find_objective(name).needs_teacher]
+    made = make_objectives(taught, replace(context, sizes=sizes), seed=0)
+    parts = [need.partition(".") for objective in made for need in objective.required_fields]
     return frozenset(name for field, _, name in parts if field == "features")
 
 
-def fewer_negatives(objectives: Sequence[Objective], training: TrainConfig) -> list[str]:
+def in_batch_negatives_note(objectives: Sequence[Objective], training: TrainConfig) -> list[str]:
     """What is to be said where accumulation leaves objectives fewer in-batch negatives than the batch has samples."""
     names = [one.name for one in objectives if one.in_batch_negatives]
-    if not names or training.accumulate == 1:
+    if not names or training.gradient_accumulation_steps == 1:
         return []
-    size = f"{training.batch // training.accumulate} of a step's {training.batch} samples"
+    size = f"{training.batch // training.gradient_accumulation_steps} of a step's {training.batch} samples"
     if training.batch_tokens:
-        size = f"one of a step's {training.accumulate} on each process"
+        size = f"one of a step's {training.gradient_accumulation_steps} on each process"
     return [
-        f"--accumulate {training.accumulate}: {', '.join(names)} takes its negatives from one micro-batch ({size}), so "
+        f"--gradient-accumulation-steps {training.gradient_accumulation_steps}: {', '.join(names)} takes its negatives from one micro-batch ({size}), so "
         "that the loss is another one than of the whole batch at once"
     ]
 
@@ -273,25 +283,25 @@ SILENT = frozenset({"cache_gb", "teacher_cache"})
 """Settings that say where something is kept, which need no reader."""
 
 
-def unread(
+def unused_settings_note(
     names: Sequence[str],
     settings: ObjectiveSettings,
-    inner: str,
-    crossing: CrossModalOptions | None = None,
+    training_step: str,
+    cross_modal: CrossModalSettings | None = None,
 ) -> list[str]:
     """A line if settings were given that none of the objectives `names` reads.
 
     `crossing` are those of the cross-modal encoder, in a command that may train one.
     """
-    if any(is_outside(name) for name in (*names, inner)):
+    if any(is_import_path(name) for name in (*names, training_step)):
         return []  # which may read any of them
-    parts = [part_named(name) for name in names]
-    read = {group for part in parts for group in part.reads}
+    parts = [find_objective(name) for name in names]
+    read = {group for part in parts for group in part.settings_groups}
     # A cross-modal model reads as many windows as a teacher would.
-    silent = SILENT | ({"max_windows"} if CrossModalOptions in read else set())
+    silent = SILENT | ({"max_windows"} if CrossModalSettings in read else set())
     flags = [
-        f"--{flag_of(one.name)}"
-        for group, one in [*flat(settings), *flat(crossing)]
+        f"--{flag_name(one.name)}"
+        for group, one in [*flatten_settings(settings), *flatten_settings(cross_modal)]
         if type(group) not in read and one.name not in silent
         if vars(group)[one.name] != vars(type(group)())[one.name]
     ]

@@ -10,16 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, Sample, Sizes, needed, picked
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, Sample, require, select
 from groundling.models.heads import LMHead
 from groundling.objectives import Objective, ObjectiveSpec
-from groundling.settings.objectives import CrossModalOptions
+from groundling.settings.objectives import CrossModalSettings
 
 RELEASED_SLOTS = 9 * 77
 """Nine windows of 77, to which the authors' code pads every text of adaptation, and whose padding it then scores."""
 
 
-class ClipTokens(Objective):
+class ClipTokenClassification(Objective):
     """Recover CLIP pieces from their own states after the cross-modal encoder (XDBERT's CLIPTC, Section 2.3.3).
 
     CLIP has no mask token, so nothing is hidden; 15 % of the pieces are scored. Targets "real" leaves out start, end
@@ -29,11 +29,11 @@ class ClipTokens(Objective):
     """
 
     name = "clip_tokens"
-    needs = ("clip", "labels.clip_tokens")
+    required_fields = ("clip", "labels.clip_tokens")
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: OutputSizes,
         *,
         rate: float = 0.15,
         targets: Literal["real", "released"] = "real",
@@ -44,22 +44,26 @@ class ClipTokens(Objective):
         super().__init__(sizes, weight=weight, warmup=warmup)
         self.rate = rate
         self.targets = targets
-        self.head = LMHead(sizes.visual, sizes.clip_table)
+        self.head = LMHead(sizes.visual, sizes.clip_input_embeddings)
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
         """Choose the pieces to score; the input stays as it is."""
-        row = needed(sample.clip, "clip", self.name)
-        allowed = ~row.special if self.targets == "real" else np.ones(len(row.ids), bool)
-        draw = rng.random(len(row.ids))
+        row = require(sample.clip, "clip", self.name)
+        allowed = (
+            ~row.special_tokens_mask
+            if self.targets == "real"
+            else np.ones(len(row.input_ids), bool)
+        )
+        draw = rng.random(len(row.input_ids))
         chosen = allowed & (draw < self.rate)
         if allowed.any() and not chosen.any():
             chosen = allowed & (draw == draw[allowed].min())
-        sample = sample.with_label(self.name, np.where(chosen, row.ids, IGNORE))
+        sample = sample.with_label(self.name, np.where(chosen, row.input_ids, IGNORE))
         if self.targets == "real":
             return sample
-        padding = max(0, RELEASED_SLOTS - len(row.ids))
+        padding = max(0, RELEASED_SLOTS - len(row.input_ids))
         return sample.with_label("clip_padding", np.array(rng.binomial(padding, self.rate)))
 
     def count(self, batch: Batch) -> dict[str, int]:
@@ -75,15 +79,15 @@ class ClipTokens(Objective):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """Cross-entropy () summed over scored pieces, as `clip_tokens`."""
-        states = needed(encoded.joint_visual, "joint_visual", self.name)
-        table = needed(encoded.clip_table, "clip_table", self.name)
-        places = batch.places(self._scored)
-        labels = picked(batch.labels[self.name], places)
-        logits = self.head(picked(states, places), table).float()
+        states = require(encoded.joint_visual, "joint_visual", self.name)
+        table = require(encoded.clip_input_embeddings, "clip_input_embeddings", self.name)
+        places = batch.flat_indices(self._scored)
+        labels = select(batch.labels[self.name], places)
+        logits = self.head(select(states, places), table).float()
         loss = F.cross_entropy(logits, labels, reduction="sum")
         if "clip_padding" in batch.labels:
             # The last end token of each sample stands for its padding.
-            ends = needed(batch.clip, "clip", self.name).key_mask.sum(1) - 1
+            ends = require(batch.clip, "clip", self.name).key_mask.sum(1) - 1
             number = torch.arange(len(ends), device=ends.device)
             padding = self.head(states[number, ends], table).float()
             zero = labels.new_zeros(len(padding))
@@ -94,7 +98,7 @@ class ClipTokens(Objective):
 
 CLIP_TOKENS = ObjectiveSpec(
     "clip_tokens",
-    lambda given: ClipTokens(given.sizes, targets=given.crossing.clip_targets),
-    joint=True,
-    reads=(CrossModalOptions,),
+    lambda given: ClipTokenClassification(given.sizes, targets=given.cross_modal.clip_targets),
+    needs_cross_modal=True,
+    settings_groups=(CrossModalSettings,),
 )

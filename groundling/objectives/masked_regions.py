@@ -15,18 +15,18 @@ from groundling.core.batch import (
     IGNORE,
     Batch,
     EncoderOutput,
+    OutputSizes,
     RegionRow,
     Sample,
-    Sizes,
-    needed,
-    picked,
+    require,
+    select,
 )
 from groundling.core.errors import InputError
-from groundling.models.multimodal_embeddings import fresh
-from groundling.objectives import Objective, Targets
+from groundling.models.multimodal_embeddings import init_linears
+from groundling.objectives import LossTargets, Objective
 
 
-class MaskedRegions(Objective):
+class MaskedRegionModeling(Objective):
     """Recover hidden regions from the text and the other regions.
 
     Kinds: "soft" is cross-entropy against the detector's distribution over classes, background included (VL-BERT's
@@ -38,16 +38,16 @@ class MaskedRegions(Objective):
     """
 
     name = "masked_regions"
-    needs: Sequence[str] = ("regions",)
+    required_fields: Sequence[str] = ("regions",)
 
     def __init__(
         self,
-        sizes: Sizes,
+        sizes: OutputSizes,
         *,
         kind: Literal["soft", "hard", "regress"] = "soft",
         rate: float = 0.15,
-        keep: float = 0.1,
-        least: int = 0,
+        keep_ratio: float = 0.1,
+        min_masked: int = 0,
         norm: bool = False,
         tied: bool = False,
         weight: float = 1.0,
@@ -59,15 +59,17 @@ class MaskedRegions(Objective):
         Raises InputError for shares that are none.
         """
         super().__init__(sizes, weight=weight, warmup=warmup)
-        if not 0 < rate < 1 or not 0 <= keep < 1:
-            raise InputError(f"rate={rate}, keep={keep}: shares of regions lie between 0 and 1")
+        if not 0 < rate < 1 or not 0 <= keep_ratio < 1:
+            raise InputError(
+                f"rate={rate}, keep={keep_ratio}: shares of regions lie between 0 and 1"
+            )
         if kind != "soft":  # two kinds in one run have two heads
             self.name = f"{kind}_regions"
-        self.needs = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
+        self.required_fields = ("regions", f"labels.{self.name}", f"labels.{self.name}_targets")
         self.kind = kind
         self.rate = rate
-        self.keep = keep
-        self.least = least
+        self.keep = keep_ratio
+        self.least = min_masked
         self.first = int(sizes.background)  # the first class that is something
         outputs = sizes.regions if kind == "regress" else sizes.classes
         width = sizes.visual or sizes.text
@@ -77,25 +79,25 @@ class MaskedRegions(Objective):
         if not tied:
             layers.append(nn.Linear(width, max(1, outputs)))
         self.head = nn.Sequential(*layers)
-        fresh(self.head)
+        init_linears(self.head)
         self.bias = nn.Parameter(torch.zeros(outputs)) if tied else None
 
     def corrupt(
-        self, sample: Sample, rng: np.random.Generator, other: Callable[[], Sample]
+        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
     ) -> Sample:
         """Hide the features of chosen regions; labels are 1 where a region is scored."""
-        return sample.each_row(lambda row: self._masked(row, rng))
+        return sample.each_row(lambda row: self._mask_row(row, rng))
 
-    def _masked(self, sample: Sample, rng: np.random.Generator) -> Sample:
+    def _mask_row(self, sample: Sample, rng: np.random.Generator) -> Sample:
         """A row with hidden regions, and their labels (R,) and targets (R, ...)."""
-        row = needed(sample.regions, "regions", self.name)
-        parts = ~row.whole
+        row = require(sample.regions, "regions", self.name)
+        parts = ~row.is_whole_image
         draw = rng.random(len(row))
         chosen = parts & (draw < self.rate)
         if self.least and not chosen.any() and parts.any():
             chosen = draw == draw[parts].min()
         hidden = chosen & (rng.random(len(row)) >= self.keep)
-        regions = replace(row, features=_hidden(row, hidden), masked=hidden)
+        regions = replace(row, features=_mask_features(row, hidden), masked=hidden)
         sample = sample.with_label(self.name, np.where(chosen, 1, IGNORE))
         sample = sample.with_label(f"{self.name}_targets", self._targets(row, sample.id))
         return replace(sample, regions=regions)
@@ -116,27 +118,27 @@ class MaskedRegions(Objective):
         """Which regions (N, R) were hidden."""
         return batch.labels[self.name] == 1
 
-    def read(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
+    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor | None:
         """Logits (scored regions, classes), in the order of rows and regions; None where features are regressed."""
-        return None if self.kind == "regress" else self._guesses(encoded, batch)
+        return None if self.kind == "regress" else self._predictions(encoded, batch)
 
-    def _guesses(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def _predictions(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """Classes' logits (scored regions, C), or features (scored regions, D)."""
-        states = needed(encoded.visual, "visual", self.name)
-        guesses: Tensor = self.head(picked(states, batch.places(self._scored)))
+        states = require(encoded.visual, "visual", self.name)
+        guesses: Tensor = self.head(select(states, batch.flat_indices(self._scored)))
         if self.bias is None:
             return guesses
-        table = needed(encoded.region_table, "region_table", self.name)
+        table = require(encoded.region_embedding_weight, "region_embedding_weight", self.name)
         return F.linear(guesses, table.T, self.bias)
 
-    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
         """Classes, shares of classes, or features of the scored regions."""
         values = batch.labels[f"{self.name}_targets"][self._scored(batch)]
         if self.kind == "regress":
-            return {self.name: Targets("number", values)}
+            return {self.name: LossTargets("number", values)}
         if self.kind == "hard":
-            return {self.name: Targets("class", self._best(values))}
-        return {self.name: Targets("share", values)}
+            return {self.name: LossTargets("class", self._best(values))}
+        return {self.name: LossTargets("share", values)}
 
     def _best(self, shares: Tensor) -> Tensor:
         """The most likely class (n,) that is something."""
@@ -145,11 +147,11 @@ class MaskedRegions(Objective):
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed loss () over scored regions, by the objective's name."""
         if self.kind == "regress":
-            guesses = self._guesses(encoded, batch).float()
+            guesses = self._predictions(encoded, batch).float()
         else:
-            guesses = self.answer(encoded, batch).float()
+            guesses = self.cached_logits(encoded, batch).float()
         stored = batch.labels[f"{self.name}_targets"]
-        targets = picked(stored, batch.places(self._scored)).to(guesses.dtype)
+        targets = select(stored, batch.flat_indices(self._scored)).to(guesses.dtype)
         if self.kind == "regress":
             return {self.name: F.mse_loss(guesses, targets, reduction="sum")}
         if self.kind == "hard":
@@ -157,14 +159,14 @@ class MaskedRegions(Objective):
         return {self.name: -(targets * guesses.log_softmax(-1)).sum()}
 
 
-def _hidden(row: RegionRow, hidden: np.ndarray) -> np.ndarray:
+def _mask_features(row: RegionRow, hidden: np.ndarray) -> np.ndarray:
     """Features (R, D), zero where hidden (R,).
 
     The whole image is a mean of its regions, which would give the hidden ones away: it becomes that of the visible
     ones (VL-BERT's release, pre-computed features).
     """
     features = np.where(hidden[:, None], 0, row.features)
-    for place in np.flatnonzero(row.whole):
-        visible = ~row.whole & ~hidden & (row.image == row.image[place])
+    for place in np.flatnonzero(row.is_whole_image):
+        visible = ~row.is_whole_image & ~hidden & (row.image_index == row.image_index[place])
         features[place] = features[visible].mean(0) if visible.any() else 0
     return features

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, EncoderOutput, Regions, Sizes, needed, picked
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Regions, require, select
 from groundling.core.errors import InputError
-from groundling.models.task_heads import block
-from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, Targets
+from groundling.models.task_heads import make_transform
+from groundling.objectives import LossTargets, Objective, ObjectiveContext, ObjectiveSpec
 
 
-class RegionClasses(Objective):
+class RegionClassification(Objective):
     """Cross-entropy with each region's class, of all regions of all choices (VL-BERT on VCR).
 
     Linear, GELU, Linear; COCO's 80 classes and one for what is none of them, as the whole image (release,
@@ -20,32 +20,32 @@ class RegionClasses(Objective):
     """
 
     name = "region_classes"
-    needs = ("regions",)
+    required_fields = ("regions",)
 
-    def __init__(self, sizes: Sizes, *, weight: float = 1.0, warmup: int = 0) -> None:
+    def __init__(self, sizes: OutputSizes, *, weight: float = 1.0, warmup: int = 0) -> None:
         """Raises InputError if the regions have no classes."""
         super().__init__(sizes, weight=weight, warmup=warmup)
         if not sizes.classes:
             raise InputError(
                 "region_classes learns the classes of regions, and there are none: make the store with "
-                "`groundling regions --boxes` or a detector, or leave this loss out (--no-beside, where it comes with "
+                "`groundling regions --boxes` or a detector, or leave this loss out (--no-auxiliary-losses, where it comes with "
                 "the paper's head)"
             )
         width = sizes.visual or sizes.text
         # What is none of the classes comes before them, unless it is the first of them already.
         self.first = int(not sizes.background)
-        self.between = block(width, width, nn.GELU(), norm=False)
+        self.between = make_transform(width, width, nn.GELU(), norm=False)
         self.classify = nn.Linear(width, self.first + sizes.classes)
         nn.init.normal_(self.classify.weight, std=0.02)
         nn.init.zeros_(self.classify.bias)
 
-    def starts(self) -> list[tuple[nn.Module, str]]:
+    def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """The layer that masked regions trained, by soft or by hard labels (release)."""
         return [(self.between[0], f"{kind}_regions.head.0") for kind in ("masked", "hard")]
 
     def labels(self, regions: Regions) -> Tensor:
         """The class (N, R) of each region, the most likely one; 0 for those without any."""
-        classes = needed(regions.classes, "regions.classes", self.name)
+        classes = require(regions.classes, "regions.classes", self.name)
         best = classes.argmax(-1) + self.first
         return best.where(classes.sum(-1) > 0, 0)
 
@@ -55,25 +55,25 @@ class RegionClasses(Objective):
 
     def _scored(self, batch: Batch) -> Tensor:
         """Where there is a region: (N, R) bool."""
-        return needed(batch.regions, "regions", self.name).mask
+        return require(batch.regions, "regions", self.name).mask
 
-    def scored_against(self, batch: Batch) -> dict[str, Targets]:
+    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
         """Every region's class."""
-        regions = needed(batch.regions, "regions", self.name)
-        return {self.name: Targets("class", self.labels(regions)[self._scored(batch)])}
+        regions = require(batch.regions, "regions", self.name)
+        return {self.name: LossTargets("class", self.labels(regions)[self._scored(batch)])}
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The cross-entropy () summed over regions."""
-        regions = needed(batch.regions, "regions", self.name)
-        places = batch.places(self._scored)
-        states = picked(needed(encoded.visual, "visual", self.name), places)
+        regions = require(batch.regions, "regions", self.name)
+        places = batch.flat_indices(self._scored)
+        states = select(require(encoded.visual, "visual", self.name), places)
         guesses = self.classify(self.between(states)).float()
-        labels = picked(self.labels(regions), places)
+        labels = select(self.labels(regions), places)
         return {self.name: F.cross_entropy(guesses, labels, reduction="sum")}
 
 
-def _made(given: ObjectiveContext) -> RegionClasses:
-    return RegionClasses(given.sizes)
+def _make_region_classification(given: ObjectiveContext) -> RegionClassification:
+    return RegionClassification(given.sizes)
 
 
-REGION_CLASSES = ObjectiveSpec("region_classes", _made)
+REGION_CLASSES = ObjectiveSpec("region_classes", _make_region_classification)

@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 
 from torch import Tensor
 
-from groundling.core.batch import Batch, EncoderOutput, Sizes, needed
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
 from groundling.core.errors import InputError
 from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted import TargetedTerm, of_settings
-from groundling.settings.objectives import Distilling, Targeted
+from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
+from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
 MEAN = "td_image_mean"
 """How often the mean of the regions stands for an image."""
 
 
-class TargetedImage(TargetedTerm):
+class TargetedImageDistillation(TargetedDistillationTerm):
     """CLIP's feature of an image, and the student's: the region that is the whole image (Eq. 3).
 
     Where no region is (the paper's UNITER and VILLA have none, and it does not say what it takes), the mean over the
@@ -26,10 +26,10 @@ class TargetedImage(TargetedTerm):
 
     name = "td_image"
     feature = "clip_image"
-    needs = ("regions", "features.clip_image")
-    watched = (MEAN,)
+    required_fields = ("regions", "features.clip_image")
+    monitored_terms = (MEAN,)
 
-    def widths(self, sizes: Sizes) -> tuple[int, int]:
+    def widths(self, sizes: OutputSizes) -> tuple[int, int]:
         """Of a region's state, and of CLIP's feature of an image; raises InputError for a model without regions."""
         if not sizes.regions:
             raise InputError(
@@ -37,19 +37,21 @@ class TargetedImage(TargetedTerm):
             )
         return sizes.visual, sizes.teacher_image
 
-    def rows(self, batch: Batch) -> Tensor:
+    def distilled_rows(self, batch: Batch) -> Tensor:
         """Which rows (N,) bool are distilled and show regions of their own image."""
-        rows = super().rows(batch) & needed(batch.regions, "regions", self.name).mask.any(1)
+        rows = super().distilled_rows(batch) & require(
+            batch.regions, "regions", self.name
+        ).mask.any(1)
         if "sentence_image" in batch.labels:
             rows &= (batch.labels["sentence_image"] != 0).repeat_interleave(batch.choices)
         return rows
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N,), of each row's first image."""
-        states = needed(encoded.visual, "visual", self.name)
-        regions = needed(batch.regions, "regions", self.name)
-        first = regions.mask & (regions.image == regions.image[:, :1])
-        whole = first & regions.whole
+        states = require(encoded.visual, "visual", self.name)
+        regions = require(batch.regions, "regions", self.name)
+        first = regions.mask & (regions.image_index == regions.image_index[:, :1])
+        whole = first & regions.is_whole_image
         chosen = whole.where(whole.any(1, keepdim=True), first).unsqueeze(-1)
         mean = (states * chosen).sum(1) / chosen.sum(1).clamp(min=1)
         return self.distance(mean, batch.features[self.feature])
@@ -61,14 +63,14 @@ class TargetedImage(TargetedTerm):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), as `td_image`, and the rows whose regions' mean was taken, as `td_image_mean`."""
-        regions = needed(batch.regions, "regions", self.name)
-        has_whole = (regions.whole & regions.mask).any(1)
-        without = (self.rows(batch) & ~has_whole).float().sum()
+        regions = require(batch.regions, "regions", self.name)
+        has_whole = (regions.is_whole_image & regions.mask).any(1)
+        without = (self.distilled_rows(batch) & ~has_whole).float().sum()
         return {**super().forward(encoded, batch), MEAN: without}
 
-    def remarks(self, means: Mapping[str, Sequence[float]]) -> list[str]:
+    def notes(self, means: Mapping[str, Sequence[float]]) -> list[str]:
         """Whether some images had no region of their own; and on the gate."""
-        lines = super().remarks(means)
+        lines = super().notes(means)
         most = max(means.get(MEAN, ()), default=0.0)
         if most > 0:
             lines.append(
@@ -79,5 +81,8 @@ class TargetedImage(TargetedTerm):
 
 
 TD_IMAGE = ObjectiveSpec(
-    "td_image", of_settings(TargetedImage), taught=True, reads=(Distilling, Targeted)
+    "td_image",
+    make_from_settings(TargetedImageDistillation),
+    needs_teacher=True,
+    settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

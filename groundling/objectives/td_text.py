@@ -4,25 +4,28 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from groundling.core.batch import Batch, EncoderOutput, needed
+from groundling.core.batch import Batch, EncoderOutput, require
 from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted import TargetedTerm, of_settings
-from groundling.settings.objectives import Distilling, Targeted
+from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
+from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
 
-class TargetedText(TargetedTerm):
+class TargetedTextDistillation(TargetedDistillationTerm):
     """CLIP's feature of a text, at its end token, and the student's first position (Eq. 4)."""
 
     name = "td_text"
     feature = "clip_text"
-    needs = ("text", "features.clip_text")
+    required_fields = ("text", "features.clip_text")
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N,), of each row's text."""
-        states = needed(encoded.text, "text", self.name)
+        states = require(encoded.text, "text", self.name)
         return self.distance(states[:, 0], batch.features[self.feature])
 
 
 TD_TEXT = ObjectiveSpec(
-    "td_text", of_settings(TargetedText), taught=True, reads=(Distilling, Targeted)
+    "td_text",
+    make_from_settings(TargetedTextDistillation),
+    needs_teacher=True,
+    settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

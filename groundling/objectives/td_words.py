@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, needed
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, require
 from groundling.objectives import ObjectiveSpec
-from groundling.objectives.targeted import TargetedTerm, of_settings
-from groundling.settings.objectives import Distilling, Targeted
+from groundling.objectives.targeted_distillation import TargetedDistillationTerm, make_from_settings
+from groundling.settings.objectives import DistillationSettings, TargetedDistillationSettings
 
 USED = "td_words_used"
 """How many words of a row take part."""
@@ -15,7 +15,7 @@ SHORT = "td_words_short"
 """How many rows have fewer words than are asked for."""
 
 
-class TargetedWords(TargetedTerm):
+class TargetedWordDistillation(TargetedDistillationTerm):
     """CLIP's features of the words that were selected for a row, and the mean of the student's pieces of each (Eq. 7).
 
     Which words these are the teacher says (`clip_word`), by number, as `Tokens.word` counts them. A word of which the
@@ -25,16 +25,16 @@ class TargetedWords(TargetedTerm):
 
     name = "td_words"
     feature = "clip_words"
-    needs = ("text", "features.clip_words", "features.clip_word")
-    watched = (USED, SHORT)
+    required_fields = ("text", "features.clip_words", "features.clip_word")
+    monitored_terms = (USED, SHORT)
 
     def distances(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N,), of each row's selected words."""
-        states = needed(encoded.text, "text", self.name)
+        states = require(encoded.text, "text", self.name)
         pieces = self._pieces(batch)
         count = pieces.sum(-1, keepdim=True).clamp(min=1)
         words = pieces.to(states.dtype) @ states / count  # (N, M, D)
-        used = self._used(batch)
+        used = self._distilled_words(batch)
         distances = (self.distance(words, batch.features[self.feature]) * used).sum(1)
         if self.options.td_words_reduction == "sum":
             return distances
@@ -42,11 +42,11 @@ class TargetedWords(TargetedTerm):
 
     def _pieces(self, batch: Batch) -> Tensor:
         """Which pieces are of which selected word: (N, M, T) bool."""
-        word = needed(batch.text, "text", self.name).word
+        word = require(batch.text, "text", self.name).word_ids
         selected = batch.features["clip_word"].unsqueeze(-1)
         return (word.unsqueeze(1) == selected) & (selected >= 0)
 
-    def _used(self, batch: Batch) -> Tensor:
+    def _distilled_words(self, batch: Batch) -> Tensor:
         """Which selected words take part: (N, M) bool."""
         pieces = self._pieces(batch)
         used = pieces.any(-1)
@@ -61,12 +61,15 @@ class TargetedWords(TargetedTerm):
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
         """The summed distance (), as `td_words`; words that take part, and rows that have fewer than are asked for."""
-        used = self._used(batch).sum(1)
-        short = used < self.options.words
+        used = self._distilled_words(batch).sum(1)
+        short = used < self.options.num_words
         watched = {USED: used.float().sum(), SHORT: short.float().sum()}
         return {**super().forward(encoded, batch), **watched}
 
 
 TD_WORDS = ObjectiveSpec(
-    "td_words", of_settings(TargetedWords), taught=True, reads=(Distilling, Targeted)
+    "td_words",
+    make_from_settings(TargetedWordDistillation),
+    needs_teacher=True,
+    settings_groups=(DistillationSettings, TargetedDistillationSettings),
 )

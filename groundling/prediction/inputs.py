@@ -12,15 +12,21 @@ from PIL import Image
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OutputType
-from groundling.data.images import Picture, differs_in_ending, stem
+from groundling.data.images import Picture, differs_in_ending, image_id
 from groundling.data.regions.inputs import FLAGS, ImageSources, MessageTerms, Photos, RegionInputs
-from groundling.data.tables import Where, check_asked, check_one_or_two, texts_in, whole_rows
+from groundling.data.tables import (
+    RowPosition,
+    check_named_columns,
+    check_one_or_two,
+    read_all_columns,
+    row_texts,
+)
 from groundling.models.adapters import ClipAdapter
 from groundling.models.formats import Encoder
-from groundling.prediction.description import InputSpec, ModelDescription
+from groundling.prediction.model_description import InputSpec, ModelDescription
 from groundling.vision.extract import RegionFinder
-from groundling.vision_language.end_to_end import EndToEnd
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.end_to_end import EndToEndModel
+from groundling.vision_language.single_stream import SingleStreamModel
 
 # Where a fine-tuned model looks at images: stored regions, photos whose regions are found now, or the photos.
 
@@ -36,7 +42,7 @@ class ImageLookup:
         regions: Sequence[str] = (),
         photos: Photos = "",
         *,
-        other_regions: bool = False,
+        allow_region_mismatch: bool = False,
         decode: bool = False,
         names: MessageTerms = FLAGS,
     ) -> None:
@@ -45,7 +51,7 @@ class ImageLookup:
         `decode`: try every photo before the model does, so that a broken one is told by its name. `names`: what
         messages call these arguments.
 
-        Raises InputError if the model reads no images, not these, or regions of another kind (see `other_regions`).
+        Raises InputError if the model reads no images, not these, or regions of another kind (see `allow_region_mismatch`).
         """
         self.student = student
         self.reads_regions = about.reads.regions
@@ -60,27 +66,29 @@ class ImageLookup:
             self.place = str(photos)
         self.inputs = RegionInputs(
             about.reads.settings(
-                regions=tuple(regions), images=self.place, other_regions=other_regions
+                regions=tuple(regions),
+                images=self.place,
+                allow_region_mismatch=allow_region_mismatch,
             ),
-            features=not isinstance(student, EndToEnd),
+            features=not isinstance(student, EndToEndModel),
             blind=about.reads.blind,
             find=find() if self.reads_regions and not regions else None,
             decode=decode,
             called=names,
         )
         self.files: Mapping[str, Sequence[Path]] = self.inputs.files
-        if regions and isinstance(student, SingleStream):
+        if regions and isinstance(student, SingleStreamModel):
             self.inputs.check(student, learned=about.regions)
         self.other_endings: dict[str, None] = {}
         """Names, each once, whose files have other capitals in their ending."""
 
     @property
-    def sees(self) -> bool:
+    def reads_images(self) -> bool:
         """Whether the model looks at images at all."""
         return self.reads_regions or self.reads_pixels
 
     @property
-    def is_live(self) -> bool:
+    def finds_regions(self) -> bool:
         """Whether regions are found now, which takes time and memory for every photo."""
         return self.inputs.find is not None
 
@@ -90,7 +98,7 @@ class ImageLookup:
         Raises InputError, without saying where, for none, or if the photo of this name has another ending.
         """
         file = file.strip().removeprefix("./")
-        image = stem(file)
+        image = image_id(file)
         if not image:
             raise InputError("no image is named")
         there = self.files.get(image, ())
@@ -111,9 +119,11 @@ class ImageLookup:
             f"ending, and are taken for the same, the first is {next(iter(self.other_endings))}"
         ]
 
-    def look(self, images: Sequence[str]) -> ImageSources:
+    def load_images(self, images: Sequence[str]) -> ImageSources:
         """What there is of these images, each named once."""
-        return self.inputs.look(images, self.given) if self.sees else ImageSources()
+        return (
+            self.inputs.image_sources(images, self.given) if self.reads_images else ImageSources()
+        )
 
     def _refuse(self, regions: Sequence[str], photos: Photos) -> None:
         """Raises InputError for what this model does not read, or has too little of."""
@@ -121,7 +131,7 @@ class ImageLookup:
         given = [names.regions] if regions else []
         if photos:
             given.append(names.photos)
-        if not self.sees:
+        if not self.reads_images:
             if given:
                 raise InputError(f"{given[0]}: this model reads texts alone; leave it out")
             return
@@ -145,7 +155,7 @@ def reads_pixels(student: Encoder, about: ModelDescription) -> bool:
     """Whether photos themselves go into the model; a blind one reads zeros in their place."""
     if isinstance(student, ClipAdapter):
         return True
-    return isinstance(student, EndToEnd) and about.reads.regions and not about.reads.blind
+    return isinstance(student, EndToEndModel) and about.reads.regions and not about.reads.blind
 
 
 @dataclass(frozen=True)
@@ -162,16 +172,16 @@ class InputColumns:
     @property
     def texts(self) -> list[str]:
         """Names of the texts' columns."""
-        return split(self.text)
+        return split_columns(self.text)
 
 
-def split(columns: str) -> list[str]:
+def split_columns(columns: str) -> list[str]:
     """The names in a list of columns by comma."""
     return [name.strip() for name in columns.split(",") if name.strip()]
 
 
 @dataclass(frozen=True)
-class Question:
+class PredictionInput:
     """What is asked of a model."""
 
     text: str
@@ -182,14 +192,14 @@ class Question:
     """Ids of the images."""
 
 
-File = str | Path | Image.Image
+ImageFile = str | Path | Image.Image
 """An image: the path of its file, or a picture of Pillow's."""
-Files = File | Sequence[File]
+ImageFiles = ImageFile | Sequence[ImageFile]
 """The image of a question, or its images."""
 
 
 @dataclass(frozen=True)
-class ModelInput:
+class PythonInput:
     """A question as Python hands it over."""
 
     text: str
@@ -207,7 +217,7 @@ class ModelInput:
         ids = []
         for number, picture in enumerate(self.pictures):
             if isinstance(picture, Path):
-                ids.append(stem(str(picture)) if stored else str(picture))
+                ids.append(image_id(str(picture)) if stored else str(picture))
                 continue
             if stored:
                 raise InputError(
@@ -217,25 +227,25 @@ class ModelInput:
         return tuple(ids)
 
 
-def asked_of(
+def python_inputs(
     texts: Sequence[str],
     pairs: Sequence[str] | None,
     images: Any,
     choices: Sequence[Sequence[str]] | None,
-) -> list[ModelInput]:
+) -> list[PythonInput]:
     """Questions of several lists, of which `images` may be the lone image of a lone text.
 
     Raises InputError if they are empty, of different lengths, or no texts and images.
     """
     if not len(texts):
         raise InputError("there are no texts: the list is empty")
-    if isinstance(images, File) and len(texts) == 1:
+    if isinstance(images, ImageFile) and len(texts) == 1:
         images = [images]
     for name, many in (("pair", pairs), ("image", images), ("choices", choices)):
-        if many is not None and (isinstance(many, File) or len(many) != len(texts)):
+        if many is not None and (isinstance(many, ImageFile) or len(many) != len(texts)):
             raise InputError(f"{name}: expected a list of {len(texts)}, as many as there are texts")
     return [
-        ModelInput(
+        PythonInput(
             _text(text, f"text {number}"),
             None if pairs is None else _text(pairs[number], f"pair of text {number}"),
             () if choices is None else tuple(choices[number]),
@@ -252,10 +262,10 @@ def _text(value: object, what: str) -> str:
     return value
 
 
-def _pictures(image: Files, what: str) -> tuple[Picture, ...]:
+def _pictures(image: ImageFiles, what: str) -> tuple[Picture, ...]:
     files = image if isinstance(image, list | tuple) else (image,)
     for file in files:
-        if not isinstance(file, File):
+        if not isinstance(file, ImageFile):
             kind = type(file).__name__
             raise InputError(
                 f"{what}: expected the path of a file, or a picture of Pillow's, got {kind}"
@@ -264,7 +274,7 @@ def _pictures(image: Files, what: str) -> tuple[Picture, ...]:
 
 
 def question_example(
-    name: str, asked: Question, form: OutputType, reads: InputSpec, sees: bool
+    name: str, asked: PredictionInput, form: OutputType, reads: InputSpec, sees: bool
 ) -> Example:
     """The example that a question makes, without a label.
 
@@ -280,20 +290,20 @@ def question_example(
     if sees and not 1 <= len(asked.images) <= reads.images:
         raise InputError(f"{len(asked.images)} images; this model looks at {reads.images}")
     images = tuple(asked.images) if sees else ()
-    if form.reads != "phrase":
+    if form.head_input != "phrase":
         return Example(name, asked.text, asked.pair, choices=tuple(asked.choices), images=images)
     start = asked.text.find(asked.pair or "\0")
     if start < 0:
         raise InputError(f"the phrase {asked.pair!r} does not stand in the text {asked.text!r:.60}")
     tags = ((start, start + len(asked.pair or ""), 0),)
-    return Example(name, asked.text, images=images, tags=tags)
+    return Example(name, asked.text, images=images, region_tags=tags)
 
 
 @dataclass(frozen=True)
 class InputRow:
     """One row of a file, or one example of a split."""
 
-    where: Where | str
+    where: RowPosition | str
     """File and line, for messages."""
     cells: Mapping[str, object]
     """Its own columns."""
@@ -303,25 +313,27 @@ class InputRow:
     """Why."""
 
 
-def lines_of(
+def read_input_rows(
     path: Path, columns: InputColumns, form: OutputType, reads: InputSpec, sight: ImageLookup
 ) -> tuple[list[str], list[InputRow]]:
     """The names of a file's columns, and a line for each row, in the file's order.
 
     Raises InputError if the file is not read, or lacks a column; what is wrong with one row is its fault alone.
     """
-    header, rows = whole_rows(path, ())
-    check_asked(path, header, vars(columns), sight.names.mark)
+    header, rows = read_all_columns(path, ())
+    check_named_columns(path, header, vars(columns), sight.names.mark)
     texts = columns.texts
     check_one_or_two(texts, f"--text {columns.text}")
     lines = []
     for number, (where, cells) in enumerate(rows):
         try:
-            first, *second = texts_in(cells, texts)
-            images = [sight.id_of(file) for file in texts_in(cells, split(columns.image))]
-            choices = texts_in(cells, split(columns.choices))
-            asked = Question(first, second[0] if second else None, choices, images)
-            example = question_example(f"{path.stem}-{number}", asked, form, reads, sight.sees)
+            first, *second = row_texts(cells, texts)
+            images = [sight.id_of(file) for file in row_texts(cells, split_columns(columns.image))]
+            choices = row_texts(cells, split_columns(columns.choices))
+            asked = PredictionInput(first, second[0] if second else None, choices, images)
+            example = question_example(
+                f"{path.stem}-{number}", asked, form, reads, sight.reads_images
+            )
         except InputError as error:
             lines.append(InputRow(where, cells, None, str(error)))
         else:
@@ -329,12 +341,12 @@ def lines_of(
     return header, lines
 
 
-def line_of(example: Example, where: str) -> InputRow:
+def example_row(example: Example, where: str) -> InputRow:
     """An example of a data set's own layout, whose columns are what it was read as."""
-    cells: dict[str, object] = {"id": example.official or example.id, "text": example.text}
-    if example.pair is not None:
-        cells["pair"] = example.pair
-    for start, stop, _ in example.tags[:1] if example.gold is not None else ():
+    cells: dict[str, object] = {"id": example.official_id or example.id, "text": example.text}
+    if example.text_pair is not None:
+        cells["pair"] = example.text_pair
+    for start, stop, _ in example.region_tags[:1] if example.gold_boxes is not None else ():
         cells["phrase"] = example.text[start:stop]
     for number, choice in enumerate(example.choices):
         cells[f"option_{number}"] = choice

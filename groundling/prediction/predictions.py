@@ -14,7 +14,7 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_known, refuse
+from groundling.core.errors import InputError, raise_first, require_known
 from groundling.core.metrics import METRICS
 from groundling.core.output_types import (
     Classification,
@@ -25,9 +25,9 @@ from groundling.core.output_types import (
     Regression,
 )
 from groundling.data.tables import read_json_lines
-from groundling.runs.folder import finished
+from groundling.runs.folder import read_result
 from groundling.tasks import Task
-from groundling.training.evaluation import LIKELY, MANY, Scores, most_likely
+from groundling.training.evaluation import LIKELY, MANY, EvaluationOutput, find_top_classes
 
 # Whether the predictions in a run's file are what the outputs beside them say; edited or mixed files are told so.
 
@@ -35,7 +35,7 @@ ROUNDED = 1.1e-5
 """By so much two outputs may differ that were written with five digits and were equal."""
 
 
-class Agreement:
+class PredictionChecker:
     """Checks one file, line by line, and then as a whole."""
 
     def __init__(self, form: OutputType | None, classes: bool = True) -> None:
@@ -70,7 +70,7 @@ class Agreement:
         elif len(values) > 1:
             self._check_class(where, int(prediction), values)
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """Raises InputError for a class that is predicted in some lines, and in others not, where its output is best.
 
         One that is never predicted may be barred, as VQA's `<unk>` is.
@@ -135,7 +135,7 @@ def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePredictio
         InputError: No such file, a line of another kind, an id twice, a number that is NaN, or a prediction that is not
             what its outputs say to a task of this form.
     """
-    agreement = Agreement(form)
+    agreement = PredictionChecker(form)
     out: dict[str, ExamplePrediction] = {}
     repeated = []
     for where, row in read_json_lines(path, ("id",)):
@@ -143,14 +143,14 @@ def read_predictions(path: Path, form: OutputType) -> dict[str, ExamplePredictio
         name = official if isinstance(official, str) and official else row["id"]
         if name in out:
             repeated.append(f"{where}: {name} stands there before")
-        out[name] = _said(where, row)
+        out[name] = _parse_prediction(where, row)
         agreement.check(where, row, out[name].prediction)
-    refuse(repeated)
-    agreement.end()
+    raise_first(repeated)
+    agreement.finish()
     return out
 
 
-def _said(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
+def _parse_prediction(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
     try:
         prediction = float(row["prediction"])
         outputs = np.array(row["outputs"], float)
@@ -167,7 +167,7 @@ def _said(where: str, row: Mapping[str, Any]) -> ExamplePrediction:
     return ExamplePrediction(prediction, outputs, likely)
 
 
-def scores_of_choices(said: ExamplePrediction, choices: int) -> np.ndarray:
+def choice_scores(said: ExamplePrediction, choices: int) -> np.ndarray:
     """Scores (choices,) before a softmax; of two scores a choice (UNITER's wrong and right) the second.
 
     Raises:
@@ -190,7 +190,7 @@ def probabilities(said: ExamplePrediction, form: OutputType) -> np.ndarray:
     if isinstance(form, Regression):
         return np.array([said.prediction])
     if isinstance(form, MultipleChoice):
-        return np.asarray(softmax(scores_of_choices(said, len(form.labels))))
+        return np.asarray(softmax(choice_scores(said, len(form.labels))))
     if not isinstance(form, Classification | OpenAnswer):
         raise InputError("answers of this form cannot be averaged")
     count = len(form.labels)
@@ -235,10 +235,10 @@ class Prediction(Candidate):
     """The most likely answers, this one first: as many as were asked for, where there are as many."""
 
 
-class Wording:
+class PredictionFormatter:
     """How the outputs of one form are put into words."""
 
-    def __init__(self, form: OutputType, best: int, called: str = "--best") -> None:
+    def __init__(self, form: OutputType, best: int, called: str = "--top-k") -> None:
         """`best`: how many answers of each example, `called` so in messages.
 
         Raises InputError for none, or more than are kept.
@@ -256,14 +256,14 @@ class Wording:
 
     def predictions(
         self,
-        scores: Scores,
+        scores: EvaluationOutput,
         examples: Sequence[Example],
         boxes: Sequence[np.ndarray] | None = None,
     ) -> list[Prediction]:
         """An answer to each example; `boxes` (R, 4) in pixels of each one's regions, where one is picked."""
         out = []
         for number, example in enumerate(examples):
-            likely = tuple(scores.likely[number]) if scores.likely else ()
+            likely = tuple(scores.top_classes[number]) if scores.top_classes else ()
             said = ExamplePrediction(
                 float(scores.predictions[number]), scores.outputs[number], likely
             )
@@ -286,10 +286,10 @@ class Wording:
             scores = shares if said.likely else _raw(said, self.form)
         else:
             return [(said.prediction, None)]
-        never = self.form.never if isinstance(self.form, OpenAnswer) else ()
+        never = self.form.excluded_answers if isinstance(self.form, OpenAnswer) else ()
         order = [int(said.prediction)]
         for place in np.argsort(-scores, kind="stable")[: self.best + 1 + len(never)]:
-            barred = bool(never) and self.form.spell(place) in never
+            barred = bool(never) and self.form.format_prediction(place) in never
             if place != order[0] and shares[place] > 0 and not barred:
                 order.append(int(place))
         return [(place, float(shares[place])) for place in order[: self.best]]
@@ -297,7 +297,9 @@ class Wording:
     def _candidate(
         self, place: float, share: float | None, example: Example, boxes: np.ndarray | None
     ) -> Candidate:
-        answer: str | float = place if isinstance(self.form, Regression) else self.form.spell(place)
+        answer: str | float = (
+            place if isinstance(self.form, Regression) else self.form.format_prediction(place)
+        )
         choice = None
         if isinstance(self.form, MultipleChoice):
             choice = example.choices[int(place)]
@@ -322,7 +324,7 @@ DIGITS = 6
 """Significant digits of a number in a file, as many as predictions of two processors agree in; Python has all."""
 
 
-def columns_of(form: OutputType, best: int) -> list[str]:
+def prediction_columns(form: OutputType, best: int) -> list[str]:
     """The columns that answers of a form fill: those of the best one, then `..._2` of the second best, and so on."""
     names = ["answer"]
     if isinstance(form, MultipleChoice):
@@ -335,7 +337,9 @@ def columns_of(form: OutputType, best: int) -> list[str]:
     return [name if rank == 1 else f"{name}_{rank}" for rank in ranks for name in names]
 
 
-def cells_of(prediction: Prediction | None, names: Sequence[str]) -> dict[str, str | float | None]:
+def prediction_cells(
+    prediction: Prediction | None, names: Sequence[str]
+) -> dict[str, str | float | None]:
     """What a prediction fills these columns with; None where there is no answer, or not as many."""
     cells: dict[str, str | float | None] = dict.fromkeys(names)
     for rank, one in enumerate(() if prediction is None else prediction.best, 1):
@@ -354,7 +358,7 @@ def cells_of(prediction: Prediction | None, names: Sequence[str]) -> dict[str, s
 # Which of a run's seeds answer: the best one on the development split, one by its number, or all by vote.
 
 SEED = re.compile(r"seed-(\d+)")
-Which = Literal["best", "all"]
+SeedChoice = Literal["best", "all"]
 """Which of several seeds answer if nobody names one."""
 
 
@@ -377,10 +381,12 @@ def model_folder(source: Path) -> Path:
     is_run = (source / "model").is_dir() or (
         source.is_dir() and any(SEED.fullmatch(one.name) for one in source.iterdir())
     )
-    return chosen(source).folder if is_run else source
+    return choose_seed_models(source).folder if is_run else source
 
 
-def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> SeedModels:
+def choose_seed_models(
+    source: Path, seed: int | None = None, seeds: SeedChoice = "best"
+) -> SeedModels:
     """The saved models in what `source` names that answer: that of a `seed`, of the best one on dev, or of `all`.
 
     Raises InputError if there is none, or no such seed.
@@ -403,13 +409,13 @@ def chosen(source: Path, seed: int | None = None, seeds: Which = "best") -> Seed
     numbers = sorted(saved)
     every = ", ".join(map(str, numbers))
     if seed is not None:
-        check_known(str(seed), map(str, numbers), f"{source}: no saved model of seed {seed}")
+        require_known(str(seed), map(str, numbers), f"{source}: no saved model of seed {seed}")
     if len(saved) == 1:
         return SeedModels(saved[numbers[0]])
     if seed is not None:
         return SeedModels(saved[seed], note=f"{source}: seed {seed} answers, of {every}")
     # A folder keeps the seeds of an earlier command that asked for more.
-    told = (finished(source) or {}).get("seeds")
+    told = (read_result(source) or {}).get("seeds")
     numbers = [one for one in numbers if one in told] if isinstance(told, list) else numbers
     numbers = numbers or sorted(saved)
     every = ", ".join(map(str, numbers))
@@ -437,7 +443,7 @@ def _best(folders: Mapping[int, Path]) -> tuple[int, str]:
 
     The first one where results do not tell, as of seeds that learned from all splits.
     """
-    told = {seed: _score(finished(folder) or {}) for seed, folder in folders.items()}
+    told = {seed: _score(read_result(folder) or {}) for seed, folder in folders.items()}
     if not any(told.values()):
         return min(folders), "the first"
     known = {seed: score for seed, score in told.items() if score is not None}
@@ -475,7 +481,9 @@ def _score(result: Mapping[str, Any]) -> _Score | None:
 # -- votes -------------------------------------------------------------------------------------------------------------
 
 
-def voted(scores: Sequence[Scores], form: OutputType, task: Task) -> Scores:
+def combine_seeds(
+    scores: Sequence[EvaluationOutput], form: OutputType, task: Task
+) -> EvaluationOutput:
     """What several seeds say of the same examples: the answer of most, of equals that of higher mean probability.
 
     Outputs are logarithms of mean probabilities; of numbers, prediction and output are the mean.
@@ -487,21 +495,21 @@ def voted(scores: Sequence[Scores], form: OutputType, task: Task) -> Scores:
     predictions = np.array([one.prediction for one in said])
     outputs = np.array([one.outputs for one in said])
     metrics = {} if first.labels is None else task.score(predictions, first.labels, outputs)
-    return Scores(
+    return EvaluationOutput(
         first.ids,
         outputs,
         predictions,
         first.labels,
         metrics,
-        first.officials,
+        first.official_ids,
         [one.likely for one in said],
-        first.dropped,
-        first.left_out,
+        first.truncated_tokens,
+        first.truncated_regions,
     )
 
 
-def _said_at(scores: Scores, place: int) -> ExamplePrediction:
-    likely = tuple(scores.likely[place]) if scores.likely else ()
+def _said_at(scores: EvaluationOutput, place: int) -> ExamplePrediction:
+    likely = tuple(scores.top_classes[place]) if scores.top_classes else ()
     return ExamplePrediction(float(scores.predictions[place]), scores.outputs[place], likely)
 
 
@@ -517,7 +525,9 @@ def _vote(every: Sequence[ExamplePrediction], form: OutputType) -> ExamplePredic
         outputs = np.log(shares)  # -inf of a region that is not there
     if len(shares) <= MANY or isinstance(form, RegionSelection):
         return ExamplePrediction(best, outputs)
-    return ExamplePrediction(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
+    return ExamplePrediction(
+        best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
+    )
 
 
 def _shares(said: ExamplePrediction, form: OutputType) -> np.ndarray:

@@ -11,22 +11,22 @@ import torch
 from scipy.special import expit
 from torch import Tensor
 
-from groundling.core.batch import Example, collate, needed
-from groundling.core.errors import InputError, refuse
+from groundling.core.batch import Example, collate, require
+from groundling.core.errors import InputError, raise_first
 from groundling.data.regions.inputs import RegionInputs
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.clip import load_frozen_clip
 from groundling.models.heads import load_head
-from groundling.models.sentence import Sentence
-from groundling.models.text import TextEncoder
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.runs.progress import followed
-from groundling.settings.objectives import Targeted
+from groundling.models.sentence_modules import SentenceModules
+from groundling.models.text_encoder import TextEncoder
+from groundling.objectives.image_text_matching import ImageTextMatching
+from groundling.runs.progress import track
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import text_of
-from groundling.teachers.dataset import FeatureCache, TeacherSet
-from groundling.vision_language.loading import design_of, is_single_stream, load_student
-from groundling.vision_language.single_stream import SingleStream
+from groundling.teachers.clip_parts import text_for_clip
+from groundling.teachers.feature_cache import FeatureCache, TeacherSet
+from groundling.vision_language.loading import find_architecture, is_single_stream, load_encoder
+from groundling.vision_language.single_stream import SingleStreamModel
 
 # Sentence vectors of texts, as sentence-transformers would make them of the same folder.
 
@@ -34,14 +34,14 @@ TEXT_BATCH = 64
 """Texts in one forward pass."""
 
 
-def reads(text: TextEncoder, sentence: Sentence) -> int:
+def text_length_limit(text: TextEncoder, sentence: SentenceModules) -> int:
     """Most pieces of a text that are read: the folder's own length, as far as the encoder goes."""
     return min(text.max_length, sentence.max_length or text.max_length)
 
 
 @torch.no_grad()
 def sentence_vectors(
-    text: TextEncoder, sentence: Sentence, texts: Sequence[str], max_length: int = 0
+    text: TextEncoder, sentence: SentenceModules, texts: Sequence[str], max_length: int = 0
 ) -> tuple[Tensor, np.ndarray]:
     """Vectors (N, E) of texts on the CPU, and how many pieces were cut off the end of each, (N,).
 
@@ -52,21 +52,21 @@ def sentence_vectors(
         max_length: Pieces of a text that are read, in place of `reads(text, sentence)`.
     """
     text.eval()
-    length = min(max_length, text.max_length) if max_length else reads(text, sentence)
+    length = min(max_length, text.max_length) if max_length else text_length_limit(text, sentence)
     examples = [Example(str(number), sentence.prompt + one) for number, one in enumerate(texts)]
-    samples = TextSamples(examples, TextInput(text.tokenizer, length))
+    samples = TextDataset(examples, TextRowEncoder(text.tokenizer, length))
     device = next(text.parameters()).device
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
     dropped = np.zeros(len(order), np.int64)
     found = []
-    for start in followed(range(0, len(order), TEXT_BATCH), "sentences", "batch"):
+    for start in track(range(0, len(order), TEXT_BATCH), "sentences", "batch"):
         places = order[start : start + TEXT_BATCH]
         some = samples.get([int(place) for place in places])
-        dropped[places] = [sample.dropped for sample in some]
+        dropped[places] = [sample.truncated_tokens for sample in some]
         batch = collate(some).to(device)
-        tokens = needed(batch.text, "text", "a sentence encoder")
-        states = needed(text(batch).text, "text", "a sentence encoder")
-        found.append(sentence.vectors(states, tokens.mask).cpu())
+        tokens = require(batch.text, "text", "a sentence encoder")
+        states = require(text(batch).text, "text", "a sentence encoder")
+        found.append(sentence.vectors(states, tokens.attention_mask).cpu())
     return torch.cat(found)[np.argsort(order, kind="stable")], dropped
 
 
@@ -74,14 +74,14 @@ BATCH = 64
 """Texts that are read at a time."""
 
 
-class Matches(NamedTuple):
+class MatchScores(NamedTuple):
     """How well N texts fit their images."""
 
     scores: np.ndarray
     """(N,) float64, the better, the higher."""
-    read: list[bytes]
+    token_digests: list[bytes]
     """What was read of each text: equal where nothing that was read differs."""
-    dropped: np.ndarray
+    truncated_tokens: np.ndarray
     """(N,) pieces that were cut off each text's end."""
 
 
@@ -93,11 +93,11 @@ class Matcher(Protocol):
         """What a score is, in words."""
         ...
 
-    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+    def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
         """Scores of a split's examples, of one image and no choices; raises InputError where one has not."""
         ...
 
-    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+    def cluster_values(self, scores: np.ndarray) -> np.ndarray:
         """Scores (N,) as they are to be clustered."""
         ...
 
@@ -115,17 +115,19 @@ class CosineMatcher:
         self.clip.to(device)
         self.images = images
         self.cache = cache
-        self.scale = float(needed(self.clip.text, "text", "a CLIP").logit_scale.exp())
+        self.scale = float(require(self.clip.text, "text", "a CLIP").logit_scale.exp())
 
-    def kept(self, examples: Sequence[Example], *features: str) -> Samples:
+    def with_features(self, examples: Sequence[Example], *features: str) -> SampleDataset:
         """The examples as samples that carry the named features: `clip_image` (E,), `clip_text` (E,), unit length."""
-        teacher = ClipTeacher(self.clip, features, Targeted(teacher_images=self.images))
-        samples, _ = TeacherSet([teacher], self.cache).wrap(TextSamples(examples, None))
+        teacher = ClipTeacher(
+            self.clip, features, TargetedDistillationSettings(teacher_images=self.images)
+        )
+        samples, _ = TeacherSet([teacher], self.cache).wrap(TextDataset(examples, None))
         return samples
 
-    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+    def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
         """Cosine of image and text times CLIP's scale."""
-        samples = self.kept(examples, "clip_image", "clip_text")
+        samples = self.with_features(examples, "clip_image", "clip_text")
         scores: list[float] = []
         read = []
         dropped = []
@@ -135,12 +137,14 @@ class CosineMatcher:
             images = np.stack([one["clip_image"] for one in some]).astype(float)
             texts = np.stack([one["clip_text"] for one in some]).astype(float)
             scores += (self.scale * (images * texts).sum(1)).tolist()
-            for row, cut in self.clip.rows([text_of(examples[place]) for place in places]):
-                read.append(row.ids.tobytes())
+            for row, cut in self.clip.tokenize(
+                [text_for_clip(examples[place]) for place in places]
+            ):
+                read.append(row.input_ids.tobytes())
                 dropped.append(cut)
-        return Matches(np.array(scores), read, np.array(dropped))
+        return MatchScores(np.array(scores), read, np.array(dropped))
 
-    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+    def cluster_values(self, scores: np.ndarray) -> np.ndarray:
         """The scores themselves."""
         return scores
 
@@ -162,15 +166,15 @@ class MatchHeadMatcher:
 
         Raises InputError for another model, one without such a head, or other regions.
         """
-        model = load_student(source)
-        if not isinstance(model, SingleStream):
+        model = load_encoder(source)
+        if not isinstance(model, SingleStreamModel):
             raise InputError(
                 f"{source}: this model reads no regions; expected a pre-trained single-stream model, or a CLIP "
                 "without --regions"
             )
         self.model = model.to(device).eval()
-        self.head = SentenceImage(model.sizes)
-        for name, part in self.head.saved().items():
+        self.head = ImageTextMatching(model.sizes)
+        for name, part in self.head.saved_modules().items():
             if not load_head(Path(source), part, name):
                 raise InputError(
                     f"{source}: holds no match head ({name}); `groundling pretrain` leaves one for UNITER and "
@@ -178,7 +182,7 @@ class MatchHeadMatcher:
                 )
         self.head.to(device).eval()
         # In pre-training UNITER reads some marks otherwise than in fine-tuning; without examples no words are added.
-        design_of(model).ready(model, (), True)
+        find_architecture(model).prepare_model(model, (), True)
         self.max_length = max_length
         self.device = device
         self.inputs = inputs
@@ -186,34 +190,34 @@ class MatchHeadMatcher:
         for split in splits:
             inputs.check(model, split)
 
-    def __call__(self, examples: Sequence[Example], split: str) -> Matches:
+    def __call__(self, examples: Sequence[Example], split: str) -> MatchScores:
         """The head's logit of a match less that of none."""
         text, _ = self.model.inputs(self.max_length)
-        texts = TextSamples(self.inputs.told(examples), text)
-        samples = self.inputs.samples(texts, self.model, self.inputs.at(split))
+        texts = TextDataset(self.inputs.select_tags(examples), text)
+        samples = self.inputs.samples(texts, self.model, self.inputs.all_images(split))
         scores = np.zeros(len(examples))
         read = [b""] * len(examples)
         dropped = np.zeros(len(examples), np.int64)
         order = np.argsort(samples.lengths, kind="stable")  # equal lengths need little padding
         starts = range(0, len(order), BATCH)
-        for start in followed(starts, f"matching {split}", "batch"):
+        for start in track(starts, f"matching {split}", "batch"):
             places = order[start : start + BATCH]
             some = samples.get([int(place) for place in places], ())
             batch = collate(some).to(self.device)
             with torch.no_grad():
-                logits = self.head.read(self.model(batch), batch).double()
+                logits = self.head.compute_logits(self.model(batch), batch).double()
             scores[places] = (logits[:, 1] - logits[:, 0]).cpu().numpy()
             for place, sample in zip(places, some, strict=True):
-                read[place] = needed(sample.text, "text", "a match head").ids.tobytes()
-                dropped[place] = sample.dropped
-        return Matches(scores, read, dropped)
+                read[place] = require(sample.text, "text", "a match head").input_ids.tobytes()
+                dropped[place] = sample.truncated_tokens
+        return MatchScores(scores, read, dropped)
 
-    def on_a_line(self, scores: np.ndarray) -> np.ndarray:
+    def cluster_values(self, scores: np.ndarray) -> np.ndarray:
         """Probabilities of a match."""
         return np.asarray(expit(scores))
 
 
-def same_for_same(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:
+def equalise_identical_texts(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.ndarray:
     """Scores (N, C) in which choices whose texts were read alike, (N, C) digests, have the first one's score.
 
     Texts that differ only beyond what a model reads would otherwise differ by rounding, and the choice be arbitrary.
@@ -222,8 +226,8 @@ def same_for_same(scores: np.ndarray, read: Sequence[Sequence[bytes]]) -> np.nda
     return np.take_along_axis(scores, first, 1)
 
 
-def finite(similarities: np.ndarray) -> np.ndarray:
+def require_finite(similarities: np.ndarray) -> np.ndarray:
     """The similarities (N, C) themselves; raises InputError where one is not finite."""
     faults = np.flatnonzero(~np.isfinite(similarities).all(1))
-    refuse([f"row {row}: a similarity is not a finite number" for row in faults])
+    raise_first([f"row {row}: a similarity is not a finite number" for row in faults])
     return similarities

@@ -12,10 +12,10 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from groundling.core.errors import InputError, expecting
-from groundling.runs.folder import disk_errors, json_text, read_json, readable, synced
+from groundling.core.errors import InputError, convert_errors
+from groundling.runs.folder import disk_errors, json_text, read_json, set_file_modes, sync_to_disk
 from groundling.runs.hashing import sha256_of
-from groundling.runs.progress import is_first
+from groundling.runs.progress import is_main_process
 
 STATE = "state.safetensors"
 """Weights and the optimizer's state."""
@@ -33,17 +33,17 @@ class Counters:
 
     step: int = 0
     """Optimizer steps done."""
-    dropped: int = 0
+    truncated_tokens: int = 0
     """Pieces of text cut off."""
-    left_out: int = 0
+    truncated_regions: int = 0
     """Regions that did not fit beside a text."""
     seconds: float = 0.0
     """Wall-clock time, restarts included."""
-    last: dict[str, float] = field(default_factory=dict)
+    train_metrics: dict[str, float] = field(default_factory=dict)
     """Means of the latest line of the log."""
     scaler: dict[str, Any] | None = None
     """State of the loss scaler, in fp16."""
-    exams: list[dict[str, float | None]] = field(default_factory=list)
+    evaluations: list[dict[str, float | None]] = field(default_factory=list)
     """Of every evaluation on the way: `step` and scores by name, None where undefined."""
 
 
@@ -78,12 +78,12 @@ class Checkpoints:
             if best:
                 sums[self._aside(best).name] = self._hash_of(self._aside(best))
             (partial / CHECKSUMS).write_text(json_text(sums, indent=1), encoding="utf-8")
-            readable(partial)
+            set_file_modes(partial)
             for path in (*partial.iterdir(), partial):
-                synced(path)
+                sync_to_disk(path)
             shutil.rmtree(target, ignore_errors=True)
             partial.rename(target)
-            synced(self.folder)
+            sync_to_disk(self.folder)
         self._tidy(target)
 
     def intact(self) -> str:
@@ -109,7 +109,7 @@ class Checkpoints:
             self.hashed[aside] = sha256_of(aside)
         return self.hashed[aside]
 
-    def keep(self, module: nn.Module, step: int) -> None:
+    def save_best(self, module: nn.Module, step: int) -> None:
         """Set the weights after `step` aside, the best so far."""
         target = self._aside(step)
         partial = self.folder / "partial.safetensors"
@@ -117,14 +117,14 @@ class Checkpoints:
             self.folder.mkdir(parents=True, exist_ok=True)
             weights = {name: _plain(value) for name, value in _weights(module).items()}
             save_file(weights, partial)
-            synced(partial)
+            sync_to_disk(partial)
             partial.rename(target)
             self.hashed.pop(target, None)
 
-    def bring_back(self, module: nn.Module, step: int) -> None:
+    def load_best(self, module: nn.Module, step: int) -> None:
         """Load the weights that were set aside after `step`, in place; raises InputError if they are not readable."""
         target = self._aside(step)
-        with expecting(
+        with convert_errors(
             f"{target}: the best weights cannot be read", advice="; train again in another --out"
         ):
             stored = load_file(target)
@@ -148,7 +148,7 @@ class Checkpoints:
                 faults.append(fault)
                 continue
             counters = _load(state, module, optimizer)
-            if faults and is_first():
+            if faults and is_main_process():
                 note = f"note: {faults[0]}; going on from step {counters.step:,}, the checkpoint before"
                 print(note, file=sys.stderr)
             return counters

@@ -19,7 +19,7 @@ from stat import S_IMODE
 from typing import Any, TextIO
 from weakref import WeakValueDictionary
 
-from groundling.core.errors import InputError, first_line, reading
+from groundling.core.errors import InputError, convert_read_errors, first_line
 from groundling.runs.hashing import data_hash
 
 RESULT = "result.json"
@@ -48,20 +48,20 @@ TRACKED = ("groundling", "torch", "transformers", "accelerate", "tokenizers", "n
 """Packages whose versions a run folder names."""
 
 
-def plain(value: Any) -> Any:
+def json_safe(value: Any) -> Any:
     """A value as JSON can have it: None for every number in it that is not finite, which JSON has no word for."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {name: plain(inner) for name, inner in value.items()}
+        return {name: json_safe(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(inner) for inner in value]
+        return [json_safe(inner) for inner in value]
     return value
 
 
 def json_text(value: object, **options: Any) -> str:
     """JSON of a value as `plain` has it; `options` are those of `json.dumps`."""
-    return json.dumps(plain(value), allow_nan=False, **options)
+    return json.dumps(json_safe(value), allow_nan=False, **options)
 
 
 def write_json(path: Path, value: object) -> None:
@@ -139,9 +139,9 @@ def whole_folder(path: Path) -> Iterator[Path]:
         partial.mkdir(parents=True)
         try:
             yield partial
-            readable(partial)
+            set_file_modes(partial)
             for file in partial.rglob("*"):
-                synced(file)
+                sync_to_disk(file)
         except Exception:
             shutil.rmtree(partial, ignore_errors=True)  # a full disk is to have its room again
             raise
@@ -151,7 +151,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
                 shutil.rmtree(target)
             os.replace(made, target)
         partial.rmdir()
-        synced(path)
+        sync_to_disk(path)
 
 
 def write_new(path: Path, text: str) -> None:
@@ -180,7 +180,7 @@ def _name(partial: Path, path: Path) -> None:
         os.replace(partial, path)
 
 
-def readable(folder: Path) -> None:
+def set_file_modes(folder: Path) -> None:
     """Give all files below a folder the mode of new files there: safetensors' are for their owner alone."""
     new = folder / "mode"
     new.touch()
@@ -191,7 +191,7 @@ def readable(folder: Path) -> None:
             file.chmod(mode)
 
 
-def synced(path: Path) -> None:
+def sync_to_disk(path: Path) -> None:
     """Let a file's bytes, or a folder's names, be on the disk before anything else is: a rename must not be earlier."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -244,7 +244,7 @@ def read_json(path: Path) -> Any:
     Raises:
         InputError: names the file and the place of what is wrong.
     """
-    with reading(path):
+    with convert_read_errors(path):
         content = path.read_bytes()
     return decoded_json(path, utf8(path, content.removeprefix(b"\xef\xbb\xbf")))
 
@@ -289,7 +289,7 @@ def read_log(path: Path) -> list[dict[str, Any]]:
 
     A last line that a kill cut off is none. Raises InputError, naming the line, for anything else that is no such line.
     """
-    with reading(path):
+    with convert_read_errors(path):
         content = path.read_bytes() if path.exists() else b""
     text = utf8(path, content, "; delete the file")
     told = text.split("\n")
@@ -377,7 +377,7 @@ _HELD: WeakValueDictionary[Path, FolderLock] = WeakValueDictionary()
 """What this process holds: whoever asks for the same folder again shares it."""
 
 
-def hold(folder: Path) -> FolderLock:
+def lock_folder(folder: Path) -> FolderLock:
     """Hold a folder for this process; raises InputError if another one does."""
     key = folder.resolve()
     held = _HELD.get(key) or FolderLock(key)
@@ -505,7 +505,7 @@ def difference(theirs: object, mine: object, name: str) -> str:
     return f"{name}: {theirs} there, {mine} now"
 
 
-def finished(out: Path) -> dict[str, Any] | None:
+def read_result(out: Path) -> dict[str, Any] | None:
     """What a completed run wrote as its result, or None if it has not completed; raises InputError if it is damaged."""
     path = out / RESULT
     if not path.exists():

@@ -12,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple
 
-from groundling.core.errors import reading
+from groundling.core.errors import convert_read_errors
 
 NOT_LOCAL = "not a local path"
 """What stands in place of a hash for a hub id, or what else is no file here."""
@@ -61,7 +61,7 @@ def each_hash(files: Iterable[Path]) -> Iterator[str]:
             yield hashes.of(file)
 
 
-def remember(written: Mapping[Path, str]) -> None:
+def remember_hashes(written: Mapping[Path, str]) -> None:
     """Keep the SHA-256 of files that is known from writing them, so that nobody need read them for it."""
     with _HashCache() as hashes:
         for file, sha256 in written.items():
@@ -81,7 +81,7 @@ def cache_folder() -> Path | None:
 
 def sha256_of(path: Path) -> str:
     """The SHA-256 of a file, which is read; raises InputError if it cannot be."""
-    with reading(path), path.open("rb") as stream:
+    with convert_read_errors(path), path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
@@ -155,7 +155,7 @@ class _FileStat(NamedTuple):
 
 
 def _state_of(file: Path) -> _FileStat:
-    with reading(file):
+    with convert_read_errors(file):
         about = file.stat()
     times = (about.st_size, about.st_mtime_ns, about.st_ctime_ns, about.st_ino)
     newest = max(about.st_mtime_ns, about.st_ctime_ns)

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Any, NamedTuple, TypeVar
 
 from groundling.core.errors import InputError
-from groundling.runs.progress import SECONDS, tell
+from groundling.runs.progress import SECONDS, print_line
 
 ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
@@ -80,13 +80,13 @@ def run_jobs(jobs: Sequence[Job], processes: int, say: Callable[[str], None]) ->
                 waiting.remove(job)
                 future = pool.submit(job.call, *job.arguments)
                 running[future] = _RunningJob(job, time.perf_counter())
-                tell(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
+                print_line(f"job {len(results) + len(running)} of {len(jobs)}: {job.name}")
             if not running:
                 names = [job.name for job in waiting]
                 raise ValueError(f"jobs wait for names that do not exist: {names}")
             done, _ = wait(running, SECONDS, FIRST_COMPLETED)
             if not done:
-                tell(_under_way(running.values(), len(results), len(jobs)))
+                print_line(_under_way(running.values(), len(results), len(jobs)))
             for future in done:
                 job, began = running.pop(future)
                 results[job.name] = _result(job, future, pool)
@@ -101,7 +101,7 @@ def _under_way(running: Iterable[_RunningJob], done: int, every: int) -> str:
     return f"{done} of {every} jobs are done; under way: {', '.join(since)}"
 
 
-def side_by_side(
+def run_parallel(
     call: Callable[..., T], every: Iterable[tuple[Any, ...]], processes: int
 ) -> Iterator[T]:
     """The results of a module-level function for some arguments, in any order, `processes` calls at a time.
@@ -129,7 +129,7 @@ def side_by_side(
             raise
 
 
-def on_processor(cpu: bool) -> bool:
+def use_cpu(cpu: bool) -> bool:
     """Whether to compute on the processor: since a user says so (`cpu`), or since there is nothing else.
 
     accelerate, which does without an accelerator unasked, brings processes of torchrun together there only if told.

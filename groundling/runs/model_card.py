@@ -9,9 +9,9 @@ from typing import Any
 from huggingface_hub import ModelCardData
 
 from groundling.runs.hashing import NOT_LOCAL
-from groundling.settings.fields import flat
+from groundling.settings.fields import flatten_settings
 
-BASES = ("student", "model", "start")
+BASES = ("student", "model")
 """Settings that name the model that was started from, the first that a command has."""
 
 FILLS_MASKS = {
@@ -82,7 +82,7 @@ def command(run: Mapping[str, Any], local: set[str], defaults: Sequence[Any]) ->
     given = (own, dict(_leaves(kept["train"])))
     words = ["groundling", run["kind"]]
     for settings, values in zip(defaults, given, strict=True):
-        for group, one in flat(settings):
+        for group, one in flatten_settings(settings):
             default = vars(group)[one.name]
             default = list(default) if isinstance(default, tuple) else default
             value = values.get(one.name, default)
@@ -128,7 +128,7 @@ def _leaves(nested: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield key, value
 
 
-MEASURED = ("median", "official", "retrieval", "retention", "held", "last")
+MEASURED = ("median", "official", "retrieval", "retention", "held", "train_metrics")
 """Parts of a result whose numbers are told."""
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from groundling.core.errors import InputError
 from groundling.runs.folder import SETTINGS, open_run
-from groundling.runs.progress import Work
-from groundling.settings.fields import by_name, told
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import config_dict, setting_values
 
 Inputs = Mapping[str, str | Path]
 """Files and folders by name, as a run's hashes are called."""
@@ -19,39 +19,39 @@ ByPrefix = Mapping[str, Any]
 """A command's settings by prefix, as `Command.settings` has them; its own are called `_own`."""
 
 
-class Leaves:
+class CommandOutput:
     """What a command leaves behind: it opens that, and hands the command's function what to write with."""
 
-    def made(
+    def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """What the command's function returns, with notes; raises InputError if something else is in its place."""
-        work = self.opened(name, Path(out))
+        work = self.open(name, Path(out))
         return work.with_notes(function(*settings.values(), work))
 
-    def opened(self, name: str, out: Path) -> Work:
+    def open(self, name: str, out: Path) -> CommandContext:
         """What to write with."""
-        return Work()
+        return CommandContext()
 
 
 @dataclass(frozen=True)
-class NoOutput(Leaves):
+class NoOutput(CommandOutput):
     """It prints what it finds."""
 
 
 @dataclass(frozen=True)
-class OutputFile(Leaves):
+class OutputFile(CommandOutput):
     """A file, or a folder of pages or data, which the command's function writes, all of it or nothing."""
 
-    own: tuple[str, ...] = ()
+    own_patterns: tuple[str, ...] = ()
     """Of a folder: patterns of the files by which the command knows one that it wrote, and may write again; none: it \
 writes a file."""
 
-    def opened(self, name: str, out: Path) -> Work:
+    def open(self, name: str, out: Path) -> CommandContext:
         """What to write with."""
-        if self.own:
-            _check_folder(out, name, self.own)
-        return Work(out)
+        if self.own_patterns:
+            _check_folder(out, name, self.own_patterns)
+        return CommandContext(out)
 
 
 def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
@@ -66,12 +66,12 @@ def _check_folder(out: Path, name: str, own: Sequence[str]) -> None:
 
 
 @dataclass(frozen=True)
-class RunCollection(Leaves):
+class RunCollection(CommandOutput):
     """A folder of runs, which may become more: each of them has its own settings."""
 
-    def opened(self, name: str, out: Path) -> Work:
+    def open(self, name: str, out: Path) -> CommandContext:
         """What to write with."""
-        return Work(open_run(out, "sweep", {}, {}))
+        return CommandContext(open_run(out, "sweep", {}, {}))
 
 
 def _nothing(*settings: Any) -> Inputs:
@@ -79,24 +79,24 @@ def _nothing(*settings: Any) -> Inputs:
 
 
 @dataclass(frozen=True)
-class ResumableRun(Leaves):
+class ResumableRun(CommandOutput):
     """A folder that belongs to one run: opened, resumed, found finished."""
 
     inputs: Callable[..., Inputs] = _nothing
     """Of its settings: the files and folders whose hashes tell runs apart."""
-    free: tuple[str, ...] = ()
+    ignored_settings: tuple[str, ...] = ()
     """Settings that do not tell runs apart, since results do not depend on them, or since they only ask for more; \
 `train.seed` is the seed of the group `train`."""
-    told: Callable[..., Mapping[str, Any]] | None = None
+    identity: Callable[..., Mapping[str, Any]] | None = None
     """Of its settings: what tells runs apart beside hashes; None: all but the `free` ones."""
-    makes: Sequence[str] | Callable[..., Sequence[str]] = ()
+    artifacts: Sequence[str] | Callable[..., Sequence[str]] = ()
     """What the run leaves beside its result, or a function of its settings that tells."""
-    grows: bool = False
+    extendable: bool = False
     """Whether the same command may ask for more than a finished run has: it is then always called."""
-    patience: timedelta | None = None
+    timeout: timedelta | None = None
     """How long one process under torchrun waits for the others; None: as long as torch does."""
 
-    def made(
+    def run(
         self, function: Callable[..., Any], name: str, settings: ByPrefix, out: str | Path
     ) -> Any:
         """The result of the run in the folder: of an earlier call, or else what the command's function makes now.
@@ -106,11 +106,11 @@ class ResumableRun(Leaves):
         from groundling.runs.run import Run
 
         every = list(settings.values())
-        kept = self._told(settings) if self.told is None else self.told(*every)
-        cpu = any(by_name(own).get("cpu") for own in every)
-        makes = self.makes(*every) if callable(self.makes) else self.makes
-        run = Run(out, name, kept, self.inputs(*every), cpu, makes, self.patience)
-        if not self.grows and run.result is not None:
+        kept = self._told(settings) if self.identity is None else self.identity(*every)
+        cpu = any(setting_values(own).get("cpu") for own in every)
+        makes = self.artifacts(*every) if callable(self.artifacts) else self.artifacts
+        run = Run(out, name, kept, self.inputs(*every), cpu, makes, self.timeout)
+        if not self.extendable and run.result is not None:
             return run.result
         return run.end(function(*every, run))
 
@@ -119,8 +119,8 @@ class ResumableRun(Leaves):
         kept: dict[str, Any] = {}
         for prefix, group in settings.items():
             name = prefix.lstrip("_")
-            kept |= told(group) if name == "own" else {name: told(group)}
-        for name in self.free:
+            kept |= config_dict(group) if name == "own" else {name: config_dict(group)}
+        for name in self.ignored_settings:
             group, _, setting = name.rpartition(".")
             del (kept[group] if group else kept)[setting]
         return kept

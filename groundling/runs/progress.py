@@ -25,7 +25,7 @@ TICK = 0.05
 """Least seconds between two looks at whether half a minute is over."""
 
 
-def is_first() -> bool:
+def is_main_process() -> bool:
     """Whether this is the process that speaks for all, by what the launcher says of it.
 
     accelerate is not asked: whoever asks it first decides for it whether there is an accelerator.
@@ -64,7 +64,7 @@ class Progress:
         self.began = self.said = clock()
         self.samples = 0
         self.measured: dict[str, float] = {}
-        self.speaks = is_first()
+        self.speaks = is_main_process()
         _UNDER_WAY[next(_NUMBERS)] = self
         in_terminal = self.speaks and self.stream.isatty()
         self.bar = tqdm(
@@ -141,17 +141,17 @@ class _LastReport:
 _LAST = _LastReport()
 
 
-def tell(line: str) -> None:
+def print_line(line: str) -> None:
     """Say a line on stderr now, of the main process alone."""
-    if is_first():
+    if is_main_process():
         _LAST.time = time.monotonic()
         _print(line, sys.stderr)
 
 
-def say_notes(notes: Iterable[str]) -> None:
+def print_notes(notes: Iterable[str]) -> None:
     """Tell the user, a line each and once for all processes, what a reader of the result must know, too."""
     for note in notes:
-        tell(f"note: {note}")
+        print_line(f"note: {note}")
 
 
 def _print(line: str, stream: TextIO) -> None:
@@ -161,13 +161,13 @@ def _print(line: str, stream: TextIO) -> None:
 
 
 @contextmanager
-def heard(what: str, stream: TextIO | None = None) -> Iterator[None]:
+def report_silence(what: str, stream: TextIO | None = None) -> Iterator[None]:
     """Let a command, called `what`, say a line where it has been silent for half a minute, whatever it does.
 
     The line is that of the innermost phase under way, such as one of many short ones, or of one with long steps. Where
     there is none, it says how long the command has been at work.
     """
-    if not is_first():
+    if not is_main_process():
         yield
         return
     out = sys.stderr if stream is None else stream
@@ -199,7 +199,7 @@ def heard(what: str, stream: TextIO | None = None) -> Iterator[None]:
         watching.join()
 
 
-def followed(items: Collection[T], what: str, unit: str) -> Iterator[T]:
+def track(items: Collection[T], what: str, unit: str) -> Iterator[T]:
     """The items, one by one, of a phase that says how far it is."""
     progress = Progress(what, len(items), unit)
     try:
@@ -213,7 +213,7 @@ def followed(items: Collection[T], what: str, unit: str) -> Iterator[T]:
 # What a command's function is handed behind its settings. Imports nothing heavy.
 
 
-class Work:
+class CommandContext:
     """What a command's function is handed behind its settings."""
 
     def __init__(self, out: Path | None = None) -> None:
@@ -230,7 +230,7 @@ class Work:
 
     def note(self, *notes: str) -> None:
         """Tell the user now, a line each and once for all processes, and the reader of the result."""
-        say_notes(notes)
+        print_notes(notes)
         self.notes += notes
 
     def with_notes(self, result: Any) -> Any:

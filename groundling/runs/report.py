@@ -39,7 +39,7 @@ TableRow = Mapping[str, str]
 """One row of a table: cells by column heading; all rows of a table have the same headings in the same order."""
 
 
-class Picture(NamedTuple):
+class ReportImage(NamedTuple):
     """A small image inside a page."""
 
     png: bytes
@@ -60,7 +60,7 @@ class ReportSection:
     heading: str
     sentences: Sequence[str] = ()
     """Paragraphs."""
-    pictures: Sequence[Picture] = ()
+    pictures: Sequence[ReportImage] = ()
     """Side by side."""
     figure: str = ""
     """SVG, as `svg_of` or `in_two_widths` gives it; goes into the page as it is."""
@@ -115,12 +115,12 @@ def _json(content: object) -> str:
     return text
 
 
-def counted(number: int, noun: str) -> str:
+def format_count(number: int, noun: str) -> str:
     """A number of things, whose name ends in s but of one alone."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def table(rows: Sequence[TableRow]) -> str:
+def format_table(rows: Sequence[TableRow]) -> str:
     """Rows of equal keys as aligned text: first column left, others right."""
     keys = list(rows[0])
     first = keys[0]
@@ -257,7 +257,7 @@ LINES = 3
 
 
 @dataclass(frozen=True)
-class Panel:
+class ScorePanel:
     """One question's scores."""
 
     title: str
@@ -270,7 +270,7 @@ class Panel:
     """By row: what is said where it has no scores."""
 
 
-def panels(what: Sequence[Panel], broad: bool = True) -> Figure:
+def score_panels(what: Sequence[ScorePanel], broad: bool = True) -> Figure:
     """A panel for each question, in it a row for each arm: small dots are seeds, the large mark is their mean.
 
     Side by side, or below each other if the page is not `broad`. Rows are those of the first panel, each with a mark
@@ -286,7 +286,7 @@ def panels(what: Sequence[Panel], broad: bool = True) -> Figure:
     return figure
 
 
-def _draw_panel(axes: Axes, panel: Panel, rows: Sequence[str], size: int) -> None:
+def _draw_panel(axes: Axes, panel: ScorePanel, rows: Sequence[str], size: int) -> None:
     for place, row in enumerate(rows):
         colour, mark = MARKS[place % len(MARKS)]
         scores = panel.scores.get(row, ())
@@ -318,7 +318,7 @@ def _draw_panel(axes: Axes, panel: Panel, rows: Sequence[str], size: int) -> Non
 
 
 @dataclass(frozen=True)
-class Difference:
+class ForestRow:
     """One row of a forest plot."""
 
     label: str
@@ -335,7 +335,7 @@ class Difference:
     """Whether it is more than chance."""
 
 
-def forest(rows: Sequence[Difference], unit: str, broad: bool = True) -> Figure:
+def forest_plot(rows: Sequence[ForestRow], unit: str, broad: bool = True) -> Figure:
     """Differences with their intervals, one below the other, and each seed as a dot; dashed is no difference.
 
     A reliable difference has a full mark, any other an empty one. If the page is not `broad`, labels stand above
@@ -363,7 +363,7 @@ def forest(rows: Sequence[Difference], unit: str, broad: bool = True) -> Figure:
     return figure
 
 
-def _draw_difference(axes: Axes, row: Difference, place: int, broad: bool) -> None:
+def _draw_difference(axes: Axes, row: ForestRow, place: int, broad: bool) -> None:
     """The interval with its ends, the mean, the seeds below it, and where no difference is."""
     low, high = row.interval
     axes.plot([low, high], [place] * 2, color=BLUE, linewidth=2.5, solid_capstyle="butt")

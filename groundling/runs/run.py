@@ -10,26 +10,26 @@ from typing import Any
 
 from accelerate import PartialState
 
-from groundling.core.errors import InputError, expecting, naming
-from groundling.core.registry import code_behind, is_outside, outside
+from groundling.core.errors import InputError, convert_errors, prefix_errors
+from groundling.core.registry import files_of_object, import_object, is_import_path
 from groundling.runs.checkpoints import Checkpoints
 from groundling.runs.folder import (
     RESULT,
     clear_prepared,
     difference,
-    finished,
-    hold,
+    json_safe,
+    lock_folder,
     open_run,
-    plain,
     read_json,
+    read_result,
     whole_folder,
     write_json,
 )
-from groundling.runs.jobs import on_processor
-from groundling.runs.progress import Work, is_first, say_notes
+from groundling.runs.jobs import use_cpu
+from groundling.runs.progress import CommandContext, is_main_process, print_notes
 
 
-class RunPart(Work):
+class RunPart(CommandContext):
     """A run, or a part of one, with a folder in which it finishes by itself, on every process of it.
 
     The first process writes, the others wait.
@@ -87,7 +87,7 @@ class Run(RunPart):
         """Of each part, whether it had something to do."""
         inputs = {**_named(inputs), **_modules(settings)}
         waiting = {} if patience is None else {"timeout": patience}
-        state = PartialState(cpu=on_processor(cpu), **waiting)
+        state = PartialState(cpu=use_cpu(cpu), **waiting)
         with state.main_process_first():
             is_main = state.is_main_process
             folder = open_run(out, kind, settings, inputs, is_main, self._hold)
@@ -97,7 +97,7 @@ class Run(RunPart):
     @cached_property
     def result(self) -> dict[str, Any] | None:
         """What the run wrote when it finished earlier, which is told; None if it has not."""
-        result = ended(self.folder)
+        result = finished_result(self.folder)
         if result is not None:
             self.say_finished()
         return result
@@ -110,12 +110,12 @@ class Run(RunPart):
         if lost:
             note = f"finished earlier, but {lost[0]} is gone since; delete {lost[0].with_name(RESULT)}, "
             note += "and the same command makes it again"
-        say_notes([f"{self.folder}: {note}"])
+        print_notes([f"{self.folder}: {note}"])
 
     def _hold(self, folder: Path) -> None:
         """Keep other commands out of the folder; processes of one command share it, the first one holds it."""
-        if is_first():
-            self._held = hold(folder)
+        if is_main_process():
+            self._held = lock_folder(folder)
 
     def _settings(self) -> object:
         """What the folder says it is, as the process that writes there finds it."""
@@ -133,7 +133,7 @@ class Run(RunPart):
         """
         part = RunPart(self.folder / name)
         part.folder.mkdir(parents=True, exist_ok=True)
-        done = ended(part.folder, reads)
+        done = finished_result(part.folder, reads)
         self._parts.append(done is None)
         return part.end(work(part)) if done is None else done
 
@@ -147,7 +147,7 @@ class Run(RunPart):
         if self._parts and not any(self._parts):
             self.say_finished()
         self._check_taken()
-        whole: dict[str, Any] = plain(super().end(result))
+        whole: dict[str, Any] = json_safe(super().end(result))
         return whole
 
     def _check_taken(self) -> None:
@@ -160,16 +160,18 @@ class Run(RunPart):
             )
 
 
-def ended(folder: Path, reads: Callable[[dict[str, Any]], object] = bool) -> dict[str, Any] | None:
+def finished_result(
+    folder: Path, reads: Callable[[dict[str, Any]], object] = bool
+) -> dict[str, Any] | None:
     """What a run in a folder wrote when it finished, without checkpoints that a kill behind it left; else None.
 
     `reads` takes of it what the caller will. Raises InputError if the file is damaged, or lacks something of that.
     """
-    result = finished(folder)
+    result = read_result(folder)
     if result is None:
         return None
     advice = "; delete it, and the same command makes it again"
-    with naming(folder / RESULT), expecting("not as its run wrote it", advice):
+    with prefix_errors(folder / RESULT), convert_errors("not as its run wrote it", advice):
         reads(result)
     if PartialState().is_main_process:
         _clear(folder)
@@ -183,7 +185,17 @@ def _clear(folder: Path) -> None:
 
 
 MODULES = (
-    *("arm", "objectives", "teacher", "task", "join", "model", "kind", "inner", "keywords"),
+    *(
+        "arm",
+        "objectives",
+        "teacher",
+        "task",
+        "architecture",
+        "model",
+        "model_format",
+        "training_step",
+        "keyword_extractor",
+    ),
     "trust",
 )
 """Settings, in whatever group, that may name objects of the user's own modules."""
@@ -200,9 +212,9 @@ def _modules(settings: Mapping[str, Any]) -> dict[str, str | Path]:
         value = every.get(setting, "")
         names = value.split("+") if isinstance(value, str) else value
         for name in names:
-            if is_outside(name):
-                outside(name, object)
-                files |= {f"{setting}:{one}": file for one, file in code_behind(name).items()}
+            if is_import_path(name):
+                import_object(name, object)
+                files |= {f"{setting}:{one}": file for one, file in files_of_object(name).items()}
     return _named(files)
 
 

@@ -19,8 +19,8 @@ from functools import cache
 from numbers import Integral, Real
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
-from groundling.core.documented import documented
-from groundling.core.errors import InputError, check_known, naming
+from groundling.core.errors import InputError, prefix_errors, require_known
+from groundling.core.field_docs import with_field_docs
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def between(low: float, high: float) -> Range:
     return Range(low, high, open_high=False)
 
 
-class Input(Enum):
+class InputKind(Enum):
     """What a text names; but for columns, that is to be there before a command begins."""
 
     FILE = "FILE"
@@ -103,7 +103,7 @@ class FieldRule(Enum):
     UNNESTED = "unnested"
 
 
-needed = FieldRule.NEEDED
+required = FieldRule.NEEDED
 """A command does nothing without it."""
 may_repeat = FieldRule.MAY_REPEAT
 """A list in which a thing may stand twice: what belongs side by side, or to another list."""
@@ -111,17 +111,17 @@ unnested = FieldRule.UNNESTED
 """A group whose settings config.json has beside those of the class that holds it."""
 
 
-class WrongSetting(InputError):
+class InvalidSettingError(InputError):
     """A setting whose value is none that it may have."""
 
     def __init__(self, name: str, fault: str) -> None:
         """`fault`: what follows the setting's name."""
         self.name, self.fault = name, fault
-        super().__init__(f"--{flag_of(name)}{fault}")
+        super().__init__(f"--{flag_name(name)}{fault}")
 
-    def under(self, prefix: str) -> WrongSetting:
+    def under(self, prefix: str) -> InvalidSettingError:
         """The same of a command in which `prefix` stands before the flags of these settings."""
-        return WrongSetting(f"{prefix}{self.name}", self.fault)
+        return InvalidSettingError(f"{prefix}{self.name}", self.fault)
 
 
 @dataclass(frozen=True)
@@ -132,8 +132,8 @@ class Setting:
     """What it is called."""
     kind: Any
     """Its type."""
-    marks: tuple[object, ...] = ()
-    """What its field says of it: a `Range`, an `Input`, `FieldRule`s."""
+    annotations: tuple[object, ...] = ()
+    """What its field says of it: a `Range`, an `InputKind`, `FieldRule`s."""
 
     @property
     def choices(self) -> tuple[Any, ...]:
@@ -141,7 +141,7 @@ class Setting:
         return get_args(self.kind) if get_origin(self.kind) is Literal else ()
 
     @property
-    def member(self) -> Any:
+    def element_type(self) -> Any:
         """The type of what stands in a list, or its own."""
         return get_args(self.kind)[0] if get_origin(self.kind) is tuple else self.kind
 
@@ -156,30 +156,30 @@ class Setting:
     @property
     def range(self) -> Range | None:
         """What its numbers may be."""
-        return next((mark for mark in self.marks if isinstance(mark, Range)), None)
+        return next((mark for mark in self.annotations if isinstance(mark, Range)), None)
 
     @property
-    def input(self) -> Input | None:
+    def input(self) -> InputKind | None:
         """What its texts name."""
-        return next((mark for mark in self.marks if isinstance(mark, Input)), None)
+        return next((mark for mark in self.annotations if isinstance(mark, InputKind)), None)
 
-    def fitted(self, value: object) -> object:
+    def convert(self, value: object) -> object:
         """The value as the setting has it: a path is its text, a lone text a list of one.
 
-        Raises WrongSetting for what it may not be.
+        Raises InvalidSettingError for what it may not be.
         """
         if self.count is not None:
             return self._list(value)
         value = _plain_number(value)
-        if self.member is str and isinstance(value, os.PathLike):
+        if self.element_type is str and isinstance(value, os.PathLike):
             return os.fspath(value)
         self._check((value,), value)
         return value
 
-    def parsed(self, words: Any) -> object:
+    def parse(self, words: Any) -> object:
         """The value of a word as it is typed, or of several where it is a list; a switch is one already.
 
-        Raises WrongSetting for what is no number, or none of the choices.
+        Raises InvalidSettingError for what is no number, or none of the choices.
         """
         if self.kind is bool:
             return words
@@ -192,40 +192,44 @@ class Setting:
             known = {str(one): one for one in self.choices}
             return known.get(word, word)  # which `fitted` refuses
         try:
-            return self.member(word)
+            return self.element_type(word)
         except ValueError:
-            raise self._wrong(whole, self.words) from None
+            raise self._wrong(whole, self.type_name) from None
 
     def _list(self, value: object) -> tuple[object, ...]:
-        if self.member is str and isinstance(value, str | os.PathLike):
+        if self.element_type is str and isinstance(value, str | os.PathLike):
             value = (value,) if os.fspath(value) else ()
         if not isinstance(value, list | tuple):
-            raise self._wrong(repr(value), self.words)
+            raise self._wrong(repr(value), self.type_name)
         every = tuple(
             os.fspath(one)
-            if self.member is str and isinstance(one, os.PathLike)
+            if self.element_type is str and isinstance(one, os.PathLike)
             else _plain_number(one)
             for one in value
         )
         self._check(every, list(every))
         if self.count not in (-1, len(every)):
-            raise self._wrong(spelt(every), self.words)
-        if self.count == -1 and may_repeat not in self.marks:
+            raise self._wrong(format_value(every), self.type_name)
+        if self.count == -1 and may_repeat not in self.annotations:
             twice = next((one for one in every if every.count(one) > 1), None)
             if twice is not None:
-                raise WrongSetting(self.name, f": {twice} is there twice; leave one out")
+                raise InvalidSettingError(self.name, f": {twice} is there twice; leave one out")
         return every
 
     def _check(self, every: tuple[object, ...], value: object) -> None:
-        """Raises WrongSetting if one of the values is of another type, none of the choices, or out of the range."""
+        """Raises InvalidSettingError if one of the values is of another type, none of the choices, or out of the range."""
         if self.choices:
             if not all(any(is_same(one, each) for each in self.choices) for one in every):
-                raise self._wrong(spelt(every), f"one of {', '.join(map(str, self.choices))}")
+                raise self._wrong(
+                    format_value(every), f"one of {', '.join(map(str, self.choices))}"
+                )
             return
-        kinds = (int, float) if self.member is float else self.member
+        kinds = (int, float) if self.element_type is float else self.element_type
         for one in every:
-            if not isinstance(one, kinds) or (isinstance(one, bool) and self.member is not bool):
-                raise self._wrong(repr(value), self.words)
+            if not isinstance(one, kinds) or (
+                isinstance(one, bool) and self.element_type is not bool
+            ):
+                raise self._wrong(repr(value), self.type_name)
             if isinstance(one, str) and "\0" in one:
                 raise self._wrong(repr(value), "a text without NUL bytes")
             if isinstance(one, int) and abs(one) >= LARGEST:
@@ -233,17 +237,17 @@ class Setting:
         if self.range is not None and not all(one in self.range for one in every):
             numbers = [one for one in every if isinstance(one, float)]
             finite = "" if all(map(math.isfinite, numbers)) else ", and a finite number"
-            raise self._wrong(spelt(every), f"{self.range}{finite}")
+            raise self._wrong(format_value(every), f"{self.range}{finite}")
 
-    def _wrong(self, told: str, expected: str) -> WrongSetting:
-        return WrongSetting(self.name, f" = {told}, expected {expected}")
+    def _wrong(self, told: str, expected: str) -> InvalidSettingError:
+        return InvalidSettingError(self.name, f" = {told}, expected {expected}")
 
     @property
-    def words(self) -> str:
+    def type_name(self) -> str:
         """What it holds, in words."""
         if self.count is None:
-            return _WORDS.get(self.member, "settings of their own")
-        return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.member]}"
+            return _WORDS.get(self.element_type, "settings of their own")
+        return f"{'a list of' if self.count == -1 else 'two'} {_MANY[self.element_type]}"
 
 
 def _plain_number(value: object) -> object:
@@ -262,7 +266,7 @@ _MANY = {str: "texts", int: "whole numbers", float: "numbers"}
 
 
 @cache
-def declared(kind: Any) -> Mapping[str, Setting]:
+def declared_settings(kind: Any) -> Mapping[str, Setting]:
     """The settings of a class by name, groups among them."""
     found = {}
     for name, hint in get_type_hints(kind, include_extras=True).items():
@@ -281,15 +285,15 @@ class Settings:
     """What every dataclass of settings is: checked when it is made, and documented by its fields."""
 
     def __init_subclass__(cls) -> None:
-        documented(cls)
+        with_field_docs(cls)
 
     def __post_init__(self) -> None:
-        """Raises WrongSetting for a value that its field does not allow."""
+        """Raises InvalidSettingError for a value that its field does not allow."""
         kind: Any = type(self)
         for name, default in _defaults(kind):
             value = self.__dict__[name]
             if value is not default:  # the plan of a paper makes a hundred thousand of them
-                fitted = declared(kind)[name].fitted(value)
+                fitted = declared_settings(kind)[name].convert(value)
                 if fitted is not value:
                     object.__setattr__(self, name, fitted)  # the class is frozen
 
@@ -312,59 +316,63 @@ def _is_group(value: object) -> bool:
     return _has_fields(kind)
 
 
-def flat(config: object) -> list[tuple[object, Setting]]:
+def flatten_settings(config: object) -> list[tuple[object, Setting]]:
     """Every single setting of a configuration, those of its groups too, with the group that holds it."""
     found: list[tuple[object, Setting]] = []
     if not _is_group(config):
         return found
     kind: Any = type(config)
-    for name, one in declared(kind).items():
+    for name, one in declared_settings(kind).items():
         value = config.__dict__[name]
         if _is_group(value):
-            found += flat(value)
+            found += flatten_settings(value)
         else:
             found.append((config, one))
     return found
 
 
-def by_name(*configs: object) -> dict[str, Any]:
+def setting_values(*configs: object) -> dict[str, Any]:
     """The value of every single setting of configurations, those of their groups too."""
-    return {one.name: vars(group)[one.name] for config in configs for group, one in flat(config)}
+    return {
+        one.name: vars(group)[one.name]
+        for config in configs
+        for group, one in flatten_settings(config)
+    }
 
 
-def told(config: object) -> dict[str, Any]:
+def config_dict(config: object) -> dict[str, Any]:
     """A configuration as config.json has it: a mapping for each group, but of those that are `unnested`."""
     found: dict[str, Any] = {}
     kind: Any = type(config)
-    for name, one in declared(kind).items():
+    for name, one in declared_settings(kind).items():
         value = vars(config)[name]
         if not _is_group(value):
             found[name] = value
-        elif unnested in one.marks:
-            found |= told(value)
+        elif unnested in one.annotations:
+            found |= config_dict(value)
         else:
-            found[name] = told(value)
+            found[name] = config_dict(value)
     return found
 
 
 @cache
-def names_of(kind: Any) -> frozenset[str]:
+def setting_names(kind: Any) -> frozenset[str]:
     """What the single settings of a class are called, those of its groups too."""
     found: set[str] = set()
-    for one in declared(kind).values():
-        found |= names_of(one.kind) if _has_fields(one.kind) else {one.name}
+    for one in declared_settings(kind).values():
+        found |= setting_names(one.kind) if _has_fields(one.kind) else {one.name}
     return frozenset(found)
 
 
-def changed(config: Some, /, **values: object) -> Some:
+def replace_settings(config: Some, /, **values: object) -> Some:
     """A copy with some settings changed, each by its own name, in whichever group it stands.
 
     Raises InputError for a name that there is not, and for a value that does not fit.
     """
     kind: Any = type(config)
-    names = names_of(kind)
+    names = setting_names(kind)
     for name in values:
-        check_known(name, sorted(names), f"no setting is called {name!r}")
+        require_known(name, sorted(names), f"no setting is called {name!r}")
     return _changed(config, values)
 
 
@@ -383,55 +391,61 @@ def _changed(config: Any, values: Mapping[str, object]) -> Any:
     return replace(config, **new) if new else config
 
 
-def configured(kind: type[Some], /, **values: object) -> Some:
+def make_settings(kind: type[Some], /, **values: object) -> Some:
     """A configuration with some settings other than the default, each by its own name: as the flags of a command."""
-    return changed(kind(), **values)
+    return replace_settings(kind(), **values)
 
 
-def filled(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
+def fill_settings(defaults: Sequence[Any], values: Mapping[str, object], where: str) -> list[Any]:
     """Configurations with some settings other than the default; each name belongs to the one that has it.
 
     Raises InputError, which begins with `where`, for a name that there is not, and for a value that does not fit.
     """
     if not values:
         return list(defaults)
-    holders = {one.name: place for place, config in enumerate(defaults) for _, one in flat(config)}
+    holders = {
+        one.name: place
+        for place, config in enumerate(defaults)
+        for _, one in flatten_settings(config)
+    }
     new: list[dict[str, object]] = [{} for _ in defaults]
     for name, value in values.items():
-        check_known(name, sorted(holders), f"{where}: unknown key {name!r}")
+        require_known(name, sorted(holders), f"{where}: unknown key {name!r}")
         new[holders[name]][name] = value
     pairs = zip(defaults, new, strict=True)
-    with naming(where):
+    with prefix_errors(where):
         try:
             return [_changed(config, some) if some else config for config, some in pairs]
-        except WrongSetting as error:
+        except InvalidSettingError as error:
             raise InputError(f"{error.name}{error.fault}") from None
 
 
-def need(config: object, command: str, *names: str) -> None:
+def require_settings(config: object, command: str, *names: str) -> None:
     """Raises InputError naming the first of a command's settings that is empty and must not be."""
-    values = by_name(config)
+    values = setting_values(config)
     for name in names:
         if not values[name]:
-            raise InputError(f"{command} needs --{flag_of(name)}")
+            raise InputError(f"{command} needs --{flag_name(name)}")
 
 
-def refuse_given(flags: Mapping[str, object], why: str) -> None:
+def refuse_settings(flags: Mapping[str, object], why: str) -> None:
     """Raises InputError for the first of some flags that is given something, with `why` it says nothing here."""
     for flag, value in flags.items():
         if value:
-            told = flag if value is True else f"{flag} {spelt(value)}"
+            told = flag if value is True else f"{flag} {format_value(value)}"
             raise InputError(f"{told}: {why}")
 
 
-def flag_of(name: str) -> str:
+def flag_name(name: str) -> str:
     """How a setting is spelt on the command line, without the dashes before it."""
     return name.replace("_", "-")
 
 
-def flags_under(prefix: str, settings: object) -> dict[str, str]:
+def prefixed_flags(prefix: str, settings: object) -> dict[str, str]:
     """What the flags of some settings are called in a command in which `prefix` stands before them, by their own."""
-    return {flag_of(one.name): prefix + flag_of(one.name) for _, one in flat(settings)}
+    return {
+        flag_name(one.name): prefix + flag_name(one.name) for _, one in flatten_settings(settings)
+    }
 
 
 def is_same(one: object, other: object) -> bool:
@@ -439,6 +453,6 @@ def is_same(one: object, other: object) -> bool:
     return type(one) is type(other) and one == other
 
 
-def spelt(value: object) -> str:
+def format_value(value: object) -> str:
     """A value as one types it."""
     return " ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -7,12 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Literal
 
-from groundling.core.registry import is_outside
-from groundling.settings.fields import Input, Settings, above, at_least, between
+from groundling.core.registry import is_import_path
+from groundling.settings.fields import InputKind, Settings, above, at_least, between
 
 
 @dataclass(frozen=True)
-class Masking(Settings):
+class MaskingSettings(Settings):
     """How pieces of text are masked."""
 
     mask_rate: Annotated[float, above(0, below=1)] = 0.15
@@ -24,7 +24,7 @@ class Masking(Settings):
 
 
 @dataclass(frozen=True)
-class PhaseOptions(Settings):
+class PretrainingObjectiveSettings(Settings):
     """What a vision-language model is pre-trained with, of what its paper or code leaves open."""
 
     task_answers: Literal["right", "any", "judged"] = "right"
@@ -41,7 +41,7 @@ papers), or no classes."""
 
 
 @dataclass(frozen=True)
-class CrossModalOptions(Settings):
+class CrossModalSettings(Settings):
     """XDBERT's cross-modal encoder and its objectives."""
 
     cross_layers: Annotated[int, at_least(1)] = 2
@@ -52,7 +52,7 @@ class CrossModalOptions(Settings):
     """Match: where the other text comes from: all texts, as in the paper, or those of nearly the same length, so that \
 lengths alone do not tell."""
     clip_targets: Literal["real", "released"] = "real"
-    """ClipTokens: real pieces only, or every one of 9 x 77 slots, padding too, as XDBERT's released code does."""
+    """ClipTokenClassification: real pieces only, or every one of 9 x 77 slots, padding too, as XDBERT's released code does."""
     freeze_clip: bool = False
     """Keep the CLIP side of the cross-modal model as it is (XDBERT trains it)."""
     save_joint: bool = False
@@ -60,18 +60,18 @@ lengths alone do not tell."""
 
 
 @dataclass(frozen=True)
-class Distilling(Settings):
+class DistillationSettings(Settings):
     """What is distilled from a frozen teacher, and how."""
 
     distill_weight: Annotated[float, at_least(0)] = 1.0
     """Weight of the l1 or contrastive terms."""
-    sentence: Annotated[float, at_least(0)] = 1.0
+    sentence_weight: Annotated[float, at_least(0)] = 1.0
     """Share of the sentence term."""
-    word: Annotated[float, at_least(0)] = 1.0
+    word_weight: Annotated[float, at_least(0)] = 1.0
     """Share of the word term."""
     temperature: Annotated[float, above(0)] = 0.07
     """Temperature of the contrastive terms."""
-    pool: Literal["own", "cls", "mean"] = "own"
+    pooling: Literal["own", "cls", "mean"] = "own"
     """Student's sentence feature: as its sentence-transformers folder says, else its first position (own); its first \
 position (cls); the mean of its states, special pieces left out (mean)."""
     l1_targets: Literal["standard", "unit"] = "standard"
@@ -85,27 +85,27 @@ teacher of images are always computed once, but for 0."""
 
 
 @dataclass(frozen=True)
-class Targeted(Settings):
+class TargetedDistillationSettings(Settings):
     """CLIP Targeted Distillation (CLIP-TD): its teacher, and the objectives td_image, td_text and td_words."""
 
-    teacher_images: Annotated[str, Input.FOLDER] = ""
+    teacher_images: Annotated[str, InputKind.FOLDER] = ""
     """CLIP-TD: folder of the images that the teacher sees; ids are paths there without the ending."""
-    teacher_text: Annotated[str, Input.MODEL] = ""
+    teacher_text: Annotated[str, InputKind.MODEL] = ""
     """CLIP-TD: another model for the teacher's text tower (MAD); empty: the same."""
-    teacher_scorer: Annotated[str, Input.MODEL] = ""
+    teacher_scorer: Annotated[str, InputKind.MODEL] = ""
     """CLIP-TD: a CLIP that says how well image and text fit, where the two towers come from different models."""
     teacher_cache: str = ""
     """Folder in which the teacher's features, computed once, stay for other runs; empty: in the run folder, until the \
 run ends."""
-    space: Literal["joint", "pre_projection"] = "joint"
+    teacher_space: Literal["joint", "pre_projection"] = "joint"
     """CLIP-TD: the teacher's features after its projections, or before."""
-    words: Annotated[int, at_least(1)] = 2
+    num_words: Annotated[int, at_least(1)] = 2
     """CLIP-TD: words of each text that td_words distils."""
-    select: Literal["top", "random"] = "top"
+    word_selection: Literal["top", "random"] = "top"
     """CLIP-TD: those words are the ones that matter most, or random ones (the control)."""
     relevance: Literal["contextual", "isolated"] = "contextual"
     """CLIP-TD: a word's visual relevance is that of its place in the text, or of the word by itself."""
-    keywords: str = ""
+    keyword_extractor: str = ""
     """CLIP-TD: MODULE:NAME of what finds a text's keywords; empty: YAKE's published formulas."""
     td_weight: Annotated[float, at_least(0)] = 0.05
     """CLIP-TD: weight of td_image, td_text and td_words."""
@@ -130,15 +130,17 @@ class ObjectiveSettings(Settings):
     An objective with settings of its own declares their group here, and its `ObjectiveSpec` names it among `reads`.
     """
 
-    masking: Masking = field(default_factory=Masking)
-    distilling: Distilling = field(default_factory=Distilling)
-    targeted: Targeted = field(default_factory=Targeted)
+    masking: MaskingSettings = field(default_factory=MaskingSettings)
+    distillation: DistillationSettings = field(default_factory=DistillationSettings)
+    targeted_distillation: TargetedDistillationSettings = field(
+        default_factory=TargetedDistillationSettings
+    )
 
 
-def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:
+def teacher_inputs(source: str, options: TargetedDistillationSettings) -> dict[str, str | Path]:
     """The models and images of a run's teachers, whose hashes tell it from other runs."""
     return {
-        "teacher": "" if is_outside(source) else source,
+        "teacher": "" if is_import_path(source) else source,
         "teacher_text": options.teacher_text,
         "teacher_scorer": options.teacher_scorer,
         "teacher_images": options.teacher_images,
@@ -146,43 +148,43 @@ def teacher_inputs(source: str, options: Targeted) -> dict[str, str | Path]:
 
 
 @dataclass(frozen=True)
-class Adversarial(Settings):
-    """VILLA's adversarial passes, of `--inner villa`; defaults are those of its VCR run with BERT-base.
+class AdversarialSettings(Settings):
+    """VILLA's adversarial passes, of `--training-step villa`; defaults are those of its VCR run with BERT-base.
 
     Source: zhegan27/VILLA, config/train-vcr-base-4gpu-adv.json.
     """
 
-    adversarial_passes: Annotated[int, at_least(1)] = 3
-    """--inner villa: perturbed passes of a micro-batch, the first of which has no perturbation yet (release: 3)."""
+    adversarial_steps: Annotated[int, at_least(1)] = 3
+    """--training-step villa: perturbed passes of a micro-batch, the first of which has no perturbation yet (release: 3)."""
     adversarial_modality: Literal["both", "text", "image", "alternate"] = "both"
-    """--inner villa: what is perturbed: both at once, the text's word embeddings, the regions' features, or one after \
+    """--training-step villa: what is perturbed: both at once, the text's word embeddings, the regions' features, or one after \
 the other in passes of their own (the release's "alter", in none of its runs). Release: both for VCR, text for VQA, \
 SNLI-VE and NLVR2."""
-    adversarial_size: Annotated[float, at_least(0)] = 1e-2
-    """--inner villa: size of a step up the gradient (release: 1e-2 for VCR, 1e-3 for others; large: 1e-1 for VCR)."""
+    adversarial_lr: Annotated[float, at_least(0)] = 1e-2
+    """--training-step villa: size of a step up the gradient (release: 1e-2 for VCR, 1e-3 for others; large: 1e-1 for VCR)."""
     adversarial_norm: Literal["l2", "linf"] = "l2"
-    """--inner villa: norm that this size is measured in, over all positions of a row (release: l2)."""
-    adversarial_kl: Annotated[float, at_least(0)] = 1.5
-    """--inner villa: weight of the divergence from the clean pass (release: 1.5; 1 for VQA and VCR with BERT-large)."""
-    adversarial_kl_over: Literal["sum", "mean"] = "sum"
-    """--inner villa: divergence of an answer: sum over its classes, or their mean, as the release has it for VCR \
+    """--training-step villa: norm that this size is measured in, over all positions of a row (release: l2)."""
+    adversarial_kl_weight: Annotated[float, at_least(0)] = 1.5
+    """--training-step villa: weight of the divergence from the clean pass (release: 1.5; 1 for VQA and VCR with BERT-large)."""
+    adversarial_kl_reduction: Literal["sum", "mean"] = "sum"
+    """--training-step villa: divergence of an answer: sum over its classes, or their mean, as the release has it for VCR \
 alone, which halves it."""
 
 
 @dataclass(frozen=True)
-class InnerStepping(Settings):
+class TrainingStepSettings(Settings):
     """What happens to a micro-batch between two optimizer steps."""
 
-    inner: Annotated[str, Input.INNER] = ""
+    training_step: Annotated[str, InputKind.INNER] = ""
     """villa (adversarial training), or MODULE:NAME of an inner step of your own; empty: one forward, one backward."""
-    adversarial: Adversarial = field(default_factory=Adversarial)
+    adversarial: AdversarialSettings = field(default_factory=AdversarialSettings)
 
 
 @dataclass(frozen=True)
-class ExtraObjectives(Settings):
+class ExtraObjectiveSettings(Settings):
     """Objectives beside those of a task or of a model's own pre-training, and their teacher."""
 
     objectives: tuple[str, ...] = ()
     """Objectives by name, e.g. contrastive, or MODULE:NAME of your own."""
-    teacher: Annotated[str, Input.WEIGHTS] = ""
+    teacher: Annotated[str, InputKind.WEIGHTS] = ""
     """Frozen teacher of these: hub id or folder of a CLIP-like model, or MODULE:NAME of your own."""

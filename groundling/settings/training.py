@@ -7,13 +7,13 @@ from typing import Annotated, Literal
 
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
+    InvalidSettingError,
     Settings,
-    WrongSetting,
     above,
     at_least,
     between,
-    refuse_given,
-    spelt,
+    format_value,
+    refuse_settings,
 )
 
 
@@ -29,8 +29,8 @@ class TrainConfig(Settings):
     """Samples per optimizer step, over all processes and accumulation."""
     batch_tokens: Annotated[int, at_least(0)] = 0
     """In place of --batch: most tokens (pieces and regions, padding included) of a micro-batch of one process; an \
-optimizer step has --accumulate of them on every process (UNITER); 0: --batch counts."""
-    accumulate: Annotated[int, at_least(1)] = 1
+optimizer step has --gradient-accumulation-steps of them on every process (UNITER); 0: --batch counts."""
+    gradient_accumulation_steps: Annotated[int, at_least(1)] = 1
     """Micro-batches per optimizer step and process; contrastive terms take their negatives from one of them."""
     optimizer: Literal["adamw", "bertadam", "sgd"] = "adamw"
     """adamw; bertadam, which does not correct the first steps' bias (VisualBERT, XDBERT); sgd (VL-BERT's VCR)."""
@@ -48,26 +48,26 @@ optimizer step has --accumulate of them on every process (UNITER); 0: --batch co
     """--schedule steps: epochs after which the learning rate is multiplied (VL-BERT's VCR: 14 18)."""
     milestone_factor: Annotated[float, at_least(0)] = 0.1
     """--schedule steps: by what it is multiplied (VL-BERT: 0.1)."""
-    warmup: Annotated[float, between(0, 1)] = 0.05
+    warmup_ratio: Annotated[float, between(0, 1)] = 0.05
     """Share of the schedule's steps in which the learning rate grows from 0."""
     warmup_steps: Annotated[int, at_least(0)] = 0
     """Steps in which the learning rate grows from 0, in place of that share; 0: the share counts."""
-    horizon: Annotated[int, at_least(0)] = 0
+    schedule_steps: Annotated[int, at_least(0)] = 0
     """Steps over which the schedule is laid out; 0 means the steps of the run. XDBERT's code: 139600."""
     weight_decay: Annotated[float, at_least(0)] = 0.01
     """Weight decay (of sgd part of the gradient, otherwise apart from it); biases and LayerNorms are spared."""
-    decay_all: bool = False
+    decay_bias_and_norm: bool = False
     """Let weights decay everywhere, in biases and LayerNorms too (the code of VL-BERT and XDBERT)."""
     head_lr: Annotated[float, at_least(0)] = 1.0
     """Learning rate of the objectives' heads, as a multiple of `lr`."""
-    head_start: Annotated[int, at_least(0)] = 0
-    """Steps in which only the heads are trained; warm-up of everything else begins after them; 0: --head-share \
+    freeze_encoder_steps: Annotated[int, at_least(0)] = 0
+    """Steps in which only the heads are trained; warm-up of everything else begins after them; 0: --freeze-encoder-ratio \
 counts."""
-    head_share: Annotated[float, at_least(0, below=1)] = 0.0
+    freeze_encoder_ratio: Annotated[float, at_least(0, below=1)] = 0.0
     """The same as a share of the schedule's steps."""
-    clip: Annotated[float, at_least(0)] = 1.0
+    max_grad_norm: Annotated[float, at_least(0)] = 1.0
     """Largest gradient norm; 0: gradients are not clipped."""
-    clip_each: bool = False
+    clip_per_tensor: bool = False
     """Clip the gradient of every tensor by itself, in place of all together (VisualBERT's code)."""
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     """Arithmetic of forward passes; weights stay fp32."""
@@ -94,8 +94,9 @@ cores where there is an accelerator."""
         if (self.schedule == "steps") != bool(self.milestones):
             raise InputError("--schedule steps and --milestones (epochs) need each other")
         if list(self.milestones) != sorted(self.milestones):
-            raise WrongSetting(
-                "milestones", f" = {spelt(self.milestones)}, expected rising numbers of epochs"
+            raise InvalidSettingError(
+                "milestones",
+                f" = {format_value(self.milestones)}, expected rising numbers of epochs",
             )
 
     @property
@@ -105,14 +106,14 @@ cores where there is an accelerator."""
 
 
 @dataclass(frozen=True)
-class Examining(Settings):
+class EvaluationSettings(Settings):
     """Evaluation on held-out data while training, and what follows from it."""
 
     eval_every: Annotated[float, at_least(0)] = 0.0
     """Epochs from one evaluation to the next, such as 1 or 0.25; 0: none until the end. On finetune: the task's first \
-development split; adapt: the loss on --held; pretrain: that on --eval-captions, --eval-listing or --eval-splits; \
+development split; adapt: the loss on --eval-text; pretrain: that on --eval-captions, --eval-image-list or --eval-splits; \
 teach: retrieval on these."""
-    keep: Literal["last", "best"] = "last"
+    keep_best: bool = False
     """--eval-every: which weights are kept: those of the last step, as the papers have it, or those that scored best \
 there, whose score there is flattered by the choice."""
     patience: Annotated[int, at_least(0)] = 0
@@ -121,18 +122,18 @@ there, whose score there is flattered by the choice."""
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.eval_every:
-            asked = {"--keep best": self.keep == "best", "--patience": self.patience}
-            refuse_given(asked, "needs --eval-every EPOCHS, more than 0")
+            asked = {"--keep-best": self.keep_best, "--patience": self.patience}
+            refuse_settings(asked, "needs --eval-every EPOCHS, more than 0")
 
 
-def check_held(examining: Examining, is_held: bool, flags: str) -> None:
+def check_has_eval_data(examining: EvaluationSettings, is_held: bool, flags: str) -> None:
     """Raises InputError for evaluation on the way without data for it; `flags` say what to pass."""
     if examining.eval_every and not is_held:
         raise InputError(f"--eval-every: nothing is held out to evaluate on; pass {flags}")
 
 
 @dataclass(frozen=True)
-class Sharing(Settings):
+class HubSettings(Settings):
     """Where on Hugging Face's hub a saved model goes."""
 
     push_to_hub: str = ""
@@ -145,4 +146,4 @@ otherwise. One that is there stays as it is."""
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.push_to_hub:
-            refuse_given({"--private": self.private}, "needs --push-to-hub OWNER/NAME")
+            refuse_settings({"--private": self.private}, "needs --push-to-hub OWNER/NAME")

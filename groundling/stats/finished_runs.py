@@ -13,15 +13,15 @@ import numpy as np
 from groundling.core.errors import InputError
 from groundling.core.metrics import METRICS, Metric
 from groundling.core.output_types import OutputType
-from groundling.core.registry import is_outside, named, stock
+from groundling.core.registry import is_import_path, resolve, resolve_builtin
 from groundling.data.tables import lines_of
-from groundling.prediction.predictions import Agreement
-from groundling.runs.folder import RESULT, finished, parsed_json
+from groundling.prediction.predictions import PredictionChecker
+from groundling.runs.folder import RESULT, parsed_json, read_result
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
 BASELINE = "text-alone"
-"""Folder, in a fine-tuning's own, of the same model without the images (`--baselines`): another run than that one."""
+"""Folder, in a fine-tuning's own, of the same model without the images (`--text-only-baseline`): another run than that one."""
 PREDICTIONS = "predictions_{}.jsonl"
 """File of a seed's answers to one split."""
 SAME = 1e-6
@@ -30,7 +30,7 @@ EXPECTED = '{"id": ..., "prediction": number, "label": number or list}'
 
 
 @dataclass(frozen=True)
-class Predictions:
+class SplitPredictions:
     """A seed's answers to one split."""
 
     ids: tuple[str, ...]
@@ -61,7 +61,7 @@ class FinishedSeeds:
     """Folders that hold a begun seed, and the seed."""
 
 
-def collect(
+def collect_runs(
     name: str, folder: str | Path, trust: Sequence[str] = ()
 ) -> dict[str, tuple[SeedRuns, Metric]]:
     """All finished fine-tuning runs under a folder, by task (and split, where a task has several).
@@ -95,7 +95,7 @@ def _search(folder: Path) -> FinishedSeeds:
     for place in sorted(answered | {path.parent for path in folder.rglob("log.jsonl")}):
         if BASELINE in place.relative_to(folder).parts:
             continue
-        result = finished(place)
+        result = read_result(place)
         if result is None:
             number = place.name.removeprefix("seed-")
             if number.isdigit():
@@ -107,7 +107,7 @@ def _search(folder: Path) -> FinishedSeeds:
         splits = result["splits"]
         for split in splits:
             # Runs of one task at several sizes have a name each, and are never pooled.
-            task = result.get("called") or result["task"]
+            task = result.get("display_name") or result["task"]
             if split in result.get("trained_on", []):  # never compared with a run that held it out
                 task = f"{task} ({split}, learned from)"
             elif split != splits[0]:
@@ -125,7 +125,7 @@ def _check(result: dict[str, Any], path: Path) -> None:
     """Raises InputError if the result of a fine-tuning lacks a field, or has one of a wrong type."""
     fits = {
         ("task", "a text"): isinstance(result.get("task"), str),
-        ("called", "a text"): isinstance(result.get("called", ""), str),
+        ("display_name", "a text"): isinstance(result.get("display_name", ""), str),
         ("seed", "a whole number"): type(result.get("seed")) is int,
         ("metrics", "a list of names"): _are_names(result.get("metrics")),
         ("splits", "a list of names"): _are_names(result.get("splits")),
@@ -152,7 +152,7 @@ def _runs(
     """The runs of one task, and what they are compared by."""
     order = sorted(seeds)
     first = seeds[order[0]]
-    metric = headline(first, trust)
+    metric = headline_metric(first, trust)
     form = _stock_form(first.result["task"])
     ids: tuple[str, ...] = ()
     labels = np.empty(0)
@@ -160,7 +160,7 @@ def _runs(
     answers = []
     for seed in order:
         path = seeds[seed].predictions
-        read = read_predictions(path, Agreement(form, metric.classes))
+        read = read_split_predictions(path, PredictionChecker(form, metric.is_classification))
         values, truth = _as_numbers(read, metric, path)
         _check_score(read, metric, seeds[seed])
         if seed == order[0]:
@@ -181,10 +181,10 @@ def _runs(
         np.stack(answers),
         tuple(seeds[seed].predictions.parent for seed in order),
     )
-    return runs, metric.of_gains() if metric.graded else metric
+    return runs, metric.from_per_example() if metric.uses_example_scores else metric
 
 
-def _check_score(read: Predictions, metric: Metric, seed: FinishedSeed) -> None:
+def _check_score(read: SplitPredictions, metric: Metric, seed: FinishedSeed) -> None:
     """Raises InputError if predictions do not give the score that stands in their run's result.
 
     They are another file's then, or edited; or the metric is one of the user's own that is called as another.
@@ -201,21 +201,23 @@ def _check_score(read: Predictions, metric: Metric, seed: FinishedSeed) -> None:
         own = f"; if your own task has its own {metric.name}, pass --trust {task}"
         raise InputError(
             f"{seed.predictions}: its {metric.name} is {found:.6f}, but {RESULT} beside it says {there:.6f}; run this "
-            f"seed again{own if is_outside(task) else ''}"
+            f"seed again{own if is_import_path(task) else ''}"
         )
 
 
-def _as_numbers(read: Predictions, metric: Metric, path: Path) -> tuple[np.ndarray, np.ndarray]:
+def _as_numbers(
+    read: SplitPredictions, metric: Metric, path: Path
+) -> tuple[np.ndarray, np.ndarray]:
     """Predictions and labels, (N,) each: themselves, or what each answer gained and 1, which is right."""
-    if metric.graded != (read.labels.ndim > 1):
-        expected = "a list" if metric.graded else "a number"
+    if metric.uses_example_scores != (read.labels.ndim > 1):
+        expected = "a list" if metric.uses_example_scores else "a number"
         raise InputError(f"{path}: {metric.name} is computed from labels that are {expected} each")
-    if not metric.graded:
+    if not metric.uses_example_scores:
         return read.answers, read.labels
-    return metric.gained(read.answers, read.labels), np.ones(len(read.ids))
+    return metric.per_example(read.answers, read.labels), np.ones(len(read.ids))
 
 
-def headline(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
+def headline_metric(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
     """The metric a finished run is judged by: the first of its task's.
 
     A task that is no part of the package and none of `trust` (one's own file, or module) leaves the name of its metric,
@@ -226,12 +228,12 @@ def headline(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
     """
     task = seed.result["task"]
     name = seed.result["metrics"][0]
-    offered = named("tasks", Task, task).metrics if task in trust else _stock_metrics(task)
+    offered = resolve("tasks", Task, task).metrics if task in trust else _stock_metrics(task)
     for metric in offered:
         if metric.name == name:
             return metric
     where = seed.predictions.parent / RESULT
-    own = f"; if it is of your own task, pass --trust {task}" if is_outside(task) else ""
+    own = f"; if it is of your own task, pass --trust {task}" if is_import_path(task) else ""
     names = ", ".join(metric.name for metric in offered)
     raise InputError(f"{where}: {task} has no metric {name!r}; there are {names}{own}")
 
@@ -239,7 +241,7 @@ def headline(seed: FinishedSeed, trust: Sequence[str] = ()) -> Metric:
 def _stock_metrics(task: str) -> tuple[Metric, ...]:
     """A task's metrics; all there are for a task that is no part of the package."""
     try:
-        return stock("tasks", Task, task).metrics
+        return resolve_builtin("tasks", Task, task).metrics
     except InputError:
         return METRICS
 
@@ -247,12 +249,14 @@ def _stock_metrics(task: str) -> tuple[Metric, ...]:
 def _stock_form(task: str) -> OutputType | None:
     """The form of a task's answers; None if it is no part of the package."""
     try:
-        return stock("tasks", Task, task).form
+        return resolve_builtin("tasks", Task, task).form
     except InputError:
         return None
 
 
-def read_predictions(path: Path, agreement: Agreement | None = None) -> Predictions:
+def read_split_predictions(
+    path: Path, agreement: PredictionChecker | None = None
+) -> SplitPredictions:
     """A `predictions_*.jsonl`; raises InputError naming the line that is not as `evaluate` writes it.
 
     `agreement` compares each prediction with its outputs.
@@ -280,5 +284,5 @@ def read_predictions(path: Path, agreement: Agreement | None = None) -> Predicti
         twice = next(name for name in ids if ids.count(name) > 1)
         raise InputError(f"{path}: example {twice} is there twice")
     if agreement is not None:
-        agreement.end()
-    return Predictions(tuple(ids), np.array(labels), np.array(answers))
+        agreement.finish()
+    return SplitPredictions(tuple(ids), np.array(labels), np.array(answers))

@@ -1,6 +1,6 @@
 """The bootstrap: what is drawn with replacement, such as images with all of their texts, and the interval it gives.
 
-Resamples of sums are drawn as counts (`resampled`), others thing by thing (`times_drawn`, `redrawn`): either way N of
+Resamples of sums are drawn as counts (`resampled`), others thing by thing (`draw_item_counts`, `redrawn`): either way N of
 N, with equal chances.
 """
 
@@ -18,7 +18,7 @@ ENDS = (0.025, 0.975)
 """Of an interval, as quantiles of the resamples."""
 
 
-def resampled(
+def bootstrap_sums(
     sums: np.ndarray,
     rng: np.random.Generator,
     draws: int = DRAWS,
@@ -32,13 +32,13 @@ def resampled(
     return np.concatenate([block @ sums for block in _blocks(counts, rng, draws)])
 
 
-def drawn_counts(groups: int, rng: np.random.Generator) -> np.ndarray:
-    """How often each group is drawn, (DRAWS, I) uint8, for resamples that serve again and again (`sums_of`)."""
+def draw_resample_counts(groups: int, rng: np.random.Generator) -> np.ndarray:
+    """How often each group is drawn, (DRAWS, I) uint8, for resamples that serve again and again (`sum_resamples`)."""
     blocks = _blocks(np.ones(groups, int), rng, DRAWS)
     return np.concatenate([block.astype(np.uint8) for block in blocks])
 
 
-def sums_of(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
+def sum_resamples(counts: np.ndarray, sums: np.ndarray) -> np.ndarray:
     """Sums (I, K) of groups over resamples whose counts (draws, I) are known: (draws, K)."""
     blocks = np.array_split(counts, len(counts) // BLOCK)
     # As float, all of them would take eight times as much.
@@ -52,7 +52,7 @@ def _blocks(often: np.ndarray, rng: np.random.Generator, draws: int) -> Iterator
         yield rng.multinomial(total, often / total, min(BLOCK, draws - start))
 
 
-def times_drawn(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
+def draw_item_counts(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
     """How often each of `count` things is drawn, one after the other: (draws, count) float."""
     picked = rng.integers(count, size=(draws, count))
     apart = picked + count * np.arange(draws)[:, None]
@@ -60,7 +60,7 @@ def times_drawn(count: int, draws: int, rng: np.random.Generator) -> np.ndarray:
     return counts.reshape(draws, count).astype(float)
 
 
-def redrawn(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+def draw_resample(values: np.ndarray, rng: np.random.Generator) -> np.ndarray:
     """As many of N values (N, ...) as there are, drawn with replacement, for what is no function of sums."""
     return values[rng.integers(len(values), size=len(values))]
 

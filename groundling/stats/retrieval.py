@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from groundling.core.batch import collate, needed
+from groundling.core.batch import collate, require
 from groundling.core.rng import generator
-from groundling.data.image_samples import CaptionSamples
-from groundling.models.clip import TwoTowers
-from groundling.runs.progress import followed
-from groundling.stats.resampling import interval, resampled
+from groundling.data.image_samples import CaptionedImageDataset
+from groundling.models.clip import ClipDualEncoder
+from groundling.runs.progress import track
+from groundling.stats.resampling import bootstrap_sums, interval
 
 RANKS = (1, 5, 10)
 """Recall is reported at each of these."""
@@ -30,22 +30,22 @@ TIE = 1e-6
 CELLS = 1 << 24
 """Cosines that are in memory at a time."""
 
-Numbers = Mapping[str, float]
+RecallScores = Mapping[str, float]
 """`r@1`, `r@5` and `r@10` in per cent, and `median_rank`."""
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RetrievalRanks:
     """Where the right answer of every query stands, 1 for the first, among C texts or I images."""
 
-    text: np.ndarray
+    text_to_image: np.ndarray
     """(C,) int64: where a text's image stands among the images."""
-    image: np.ndarray
+    image_to_text: np.ndarray
     """(I,) int64: where the best text of an image stands among its own best and all texts of other images."""
 
-    def by_way(self) -> dict[str, np.ndarray]:
+    def by_direction(self) -> dict[str, np.ndarray]:
         """Both directions' ranks by name."""
-        return {TO_IMAGE: self.text, TO_TEXT: self.image}
+        return {TO_IMAGE: self.text_to_image, TO_TEXT: self.image_to_text}
 
 
 def image_of_text(first: np.ndarray) -> np.ndarray:
@@ -53,7 +53,7 @@ def image_of_text(first: np.ndarray) -> np.ndarray:
     return np.repeat(np.arange(len(first) - 1), np.diff(first))
 
 
-def ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> Ranks:
+def retrieval_ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> RetrievalRanks:
     """Ranks of texts (C, E) and images (I, E), both of unit length; image i has the texts `first[i]` to `first[i + 1]`.
 
     Every image has a text at least. At most `CELLS` cosines are in memory at a time.
@@ -72,16 +72,16 @@ def ranks(texts: np.ndarray, images: np.ndarray, first: np.ndarray) -> Ranks:
         # Not `>=`: what is no number must not pass for a right answer.
         text_ranks[block] += (is_wrong & ~(scores < own[block, None] - TIE)).sum(1)
         image_ranks += (is_wrong & ~(scores < best - TIE)).sum(0)
-    return Ranks(text_ranks, image_ranks)
+    return RetrievalRanks(text_ranks, image_ranks)
 
 
-def recall(found: np.ndarray) -> dict[str, float]:
+def recall_scores(found: np.ndarray) -> dict[str, float]:
     """Recall at 1, 5 and 10 in per cent, and the median, of ranks (Q,)."""
     numbers = {f"r@{rank}": round(100 * float((found <= rank).mean()), 2) for rank in RANKS}
     return numbers | {"median_rank": float(np.median(found))}
 
 
-def chance(first: np.ndarray) -> dict[str, dict[str, float]]:
+def chance_recall(first: np.ndarray) -> dict[str, dict[str, float]]:
     """What a random order gives in expectation, by direction, for images whose texts begin at `first` (I + 1,).
 
     An image with m of the C texts is found among the first k with a probability of 1 - C(C-m, k) / C(C, k).
@@ -105,7 +105,7 @@ def _expected(within: np.ndarray) -> dict[str, float]:
     return numbers | {"median_rank": float(np.argmax(within >= 0.5 - 1e-9) + 1)}
 
 
-def compared(
+def compare_recall(
     ours: np.ndarray, theirs: np.ndarray, image: np.ndarray, seed: int = 0
 ) -> dict[str, Any]:
     """Recall of one model less that of another on the same queries, and their ratio at 10, with 95 % intervals.
@@ -125,17 +125,17 @@ def compared(
     columns = np.concatenate([*hits, np.ones((len(own), 1), bool)], axis=1)
     sums = np.stack([np.bincount(own, weights=column) for column in columns.T], axis=1)
     rng = generator(seed, "retrieval", "bootstrap")
-    drawn = np.concatenate([resampled(sums, rng), sums.sum(0, keepdims=True)])
+    drawn = np.concatenate([bootstrap_sums(sums, rng), sums.sum(0, keepdims=True)])
     shares = 100 * drawn[:, :-1] / drawn[:, -1:]
     mine, others = np.split(shares, 2, axis=1)
     differences = mine - others
     told: dict[str, Any] = {}
     for number, rank in enumerate(RANKS):
-        told[f"r@{rank}"] = _told(differences[:, number], 2)
+        told[f"r@{rank}"] = _value_with_interval(differences[:, number], 2)
     return told | {f"r@{RANKS[-1]}_ratio": _ratio(mine[:, -1], others[:, -1])}
 
 
-def _told(values: np.ndarray, digits: int) -> dict[str, Any]:
+def _value_with_interval(values: np.ndarray, digits: int) -> dict[str, Any]:
     """The last of the values, which is that of the data, with the interval of the others, which are resamples."""
     ends = interval(values[:-1])
     return {
@@ -149,10 +149,12 @@ def _ratio(mine: np.ndarray, others: np.ndarray) -> dict[str, Any]:
         return {"value": None, "interval": None}
     if not others.all():
         return {"value": round(float(mine[-1] / others[-1]), 3), "interval": None}
-    return _told(mine / others, 3)
+    return _value_with_interval(mine / others, 3)
 
 
-def retrieval(model: TwoTowers, samples: CaptionSamples, batch: int = 128) -> dict[str, float]:
+def retrieval(
+    model: ClipDualEncoder, samples: CaptionedImageDataset, batch: int = 128
+) -> dict[str, float]:
     """Text-to-image and image-to-text recall at 1, 5 and 10 in per cent, with the numbers of images and captions.
 
     Every caption is a query for its image; an image's query is answered by any of its captions. `mean_recall` is the
@@ -165,8 +167,8 @@ def retrieval(model: TwoTowers, samples: CaptionSamples, batch: int = 128) -> di
     """
     texts, images = _embedded(model, samples, batch)
     result = {"images": float(len(images)), "captions": float(len(texts))}
-    for way, found in ranks(texts, images, samples.first).by_way().items():
-        numbers = recall(found)
+    for way, found in retrieval_ranks(texts, images, samples.first).by_direction().items():
+        numbers = recall_scores(found)
         result |= {f"{way}_r@{rank}": numbers[f"r@{rank}"] for rank in RANKS}
     recalls = [value for name, value in result.items() if "_r@" in name]
     return result | {MEAN: round(sum(recalls) / len(recalls), 2)}
@@ -174,21 +176,21 @@ def retrieval(model: TwoTowers, samples: CaptionSamples, batch: int = 128) -> di
 
 @torch.no_grad()
 def _embedded(
-    model: TwoTowers, samples: CaptionSamples, batch: int
+    model: ClipDualEncoder, samples: CaptionedImageDataset, batch: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """Embeddings of every caption (C, E) and every image (I, E), of unit length."""
     was_training = model.training
     model.eval()
     device = model.mean.device
     texts = []
-    for start in followed(range(0, len(samples.texts), batch), "captions", "batch"):
+    for start in track(range(0, len(samples.texts), batch), "captions", "batch"):
         stop = min(start + batch, len(samples.texts))
         encoded = model(collate(samples.texts.get(range(start, stop))).to(device))
-        texts.append(needed(encoded.text_embedding, "text_embedding", "retrieval").cpu())
+        texts.append(require(encoded.text_embeds, "text_embeds", "retrieval").cpu())
     images = []
-    for start in followed(range(0, len(samples), batch), "images", "batch"):
+    for start in track(range(0, len(samples), batch), "images", "batch"):
         stop = min(start + batch, len(samples))
         encoded = model(collate(samples.get(range(start, stop), ())).to(device))
-        images.append(needed(encoded.image_embedding, "image_embedding", "retrieval").cpu())
+        images.append(require(encoded.image_embeds, "image_embeds", "retrieval").cpu())
     model.train(was_training)
     return torch.cat(texts).numpy(), torch.cat(images).numpy()

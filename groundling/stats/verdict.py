@@ -18,9 +18,9 @@ import numpy as np
 from scipy import stats
 
 from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, Metric, collapsed
+from groundling.core.metrics import ACCURACY, Metric, is_degenerate
 from groundling.core.rng import generator
-from groundling.stats.resampling import DRAWS, interval, times_drawn
+from groundling.stats.resampling import DRAWS, draw_item_counts, interval
 
 ALPHA = 0.05
 """A p below this is significant."""
@@ -47,7 +47,7 @@ class SeedRuns:
     labels: np.ndarray
     """(N,)."""
     predictions: np.ndarray
-    """(S, N); of a graded metric what each answer gained, with labels of 1, see `Metric.of_gains`."""
+    """(S, N); of a graded metric what each answer gained, with labels of 1, see `Metric.from_per_example`."""
     unfinished: tuple[int, ...] = ()
     """Seeds that have begun and have no result."""
     answers: np.ndarray | None = None
@@ -59,18 +59,18 @@ class SeedRuns:
         """The metric of every seed, (S,); NaN where it is undefined."""
         return np.array([metric.compute(values, self.labels) for values in self.predictions])
 
-    def right(self, seeds: Sequence[int]) -> np.ndarray:
+    def is_correct(self, seeds: Sequence[int]) -> np.ndarray:
         """Where the predictions of these seeds are the label, (len(seeds), N) bool."""
         rows = [self.seeds.index(seed) for seed in seeds]
         return self.predictions[rows] == self.labels
 
-    def collapsed(self) -> list[int]:
+    def degenerate_seeds(self) -> list[int]:
         """Seeds whose answers are (nearly) all the same."""
         # Labels of gains are none of answers.
         labels = self.labels if self.answers is None else None
         answers = self.predictions if self.answers is None else self.answers
         by_seed = zip(self.seeds, answers, strict=True)
-        return [seed for seed, values in by_seed if collapsed(values, labels)]
+        return [seed for seed, values in by_seed if is_degenerate(values, labels)]
 
     def votes(self) -> np.ndarray:
         """The class most seeds chose, the smaller one of a tie; (N,)."""
@@ -139,7 +139,7 @@ def judge(
     verdict.by_seed = _by_seed(control, other, control_scores, other_scores)
     verdict.notes += _notes(control, other.seeds, control_scores, metric)
     verdict.notes += _notes(other, control.seeds, other_scores, metric)
-    if metric.classes:
+    if metric.is_classification:
         verdict.mcnemar = _mcnemar(control, other)
         verdict.wins = _wins(control, other)
 
@@ -233,14 +233,14 @@ def bootstrap(
     examples = len(labels)
     predictions = [*control, *other]
     # Both models' terms side by side, (N, S1 + S2, k): one product per block of draws.
-    terms = np.stack([metric.terms(values, labels) for values in predictions], axis=1)
+    terms = np.stack([metric.example_terms(values, labels) for values in predictions], axis=1)
     control_runs = len(control)
     other_runs = len(other)
     differences = []
     for start in range(0, draws, BLOCK):
         block = min(BLOCK, draws - start)
-        sums = times_drawn(examples, block, rng) @ terms.reshape(examples, -1)
-        scores = metric.finish(sums.reshape(block, *terms.shape[1:]))  # (block, S1 + S2)
+        sums = draw_item_counts(examples, block, rng) @ terms.reshape(examples, -1)
+        scores = metric.from_sums(sums.reshape(block, *terms.shape[1:]))  # (block, S1 + S2)
         from_control = rng.integers(control_runs, size=(block, max(1, control_runs - 1)))
         from_other = from_control
         if not paired:
@@ -294,7 +294,7 @@ def _wins(control: SeedRuns, other: SeedRuns) -> int | None:
     common = [seed for seed in control.seeds if seed in other.seeds]
     if not common:
         return None
-    return int(other.right(common).sum() - control.right(common).sum())
+    return int(other.is_correct(common).sum() - control.is_correct(common).sum())
 
 
 def holm(values: Sequence[float]) -> list[float]:
@@ -365,9 +365,9 @@ def _notes(
         told.append(f"seed {_listed(missing)} is missing")
     if runs.unfinished:
         told.append(f"seed {_listed(runs.unfinished)} has not finished")
-    if runs.collapsed():
+    if runs.degenerate_seeds():
         told.append(
-            f"seed {_listed(runs.collapsed())} collapsed to one answer; it counts all the same"
+            f"seed {_listed(runs.degenerate_seeds())} collapsed to one answer; it counts all the same"
         )
     if undefined:
         told.append(f"{metric.name} is undefined for seed {_listed(undefined)}, left out of means")
@@ -383,7 +383,7 @@ def _listed(seeds: Sequence[int]) -> str:
 # -- calibration -------------------------------------------------------------------------------------------------------
 
 
-class Noise(TypedDict, total=False):
+class SimulationSettings(TypedDict, total=False):
     """What simulated runs differ by."""
 
     examples: int
@@ -411,7 +411,7 @@ def simulate(
     shared: float = 0.8,
     own: float = 0.0,
 ) -> tuple[SeedRuns, SeedRuns]:
-    """Runs of a control and of a model whose expected accuracy is higher by `gain`, with known noise (see `Noise`)."""
+    """Runs of a control and of a model whose expected accuracy is higher by `gain`, with known noise (see `SimulationSettings`)."""
     difficulty = rng.standard_normal(examples)
     control = _simulated(rng, "control", accuracy, difficulty, seeds, seed_sd, shared, own)
     other = _simulated(rng, "other", accuracy + gain, difficulty, seeds, seed_sd, shared, own)
@@ -447,7 +447,11 @@ def _simulated(
 
 
 def power(
-    gain: float, trials: int = 1000, draws: int = 500, seed: int = 0, **noise: Unpack[Noise]
+    gain: float,
+    trials: int = 1000,
+    draws: int = 500,
+    seed: int = 0,
+    **noise: Unpack[SimulationSettings],
 ) -> float:
     """Share of simulated comparisons in which a true difference of `gain` is called reliable; 0 gives false alarms."""
     reliable = 0

@@ -16,22 +16,22 @@ from typing import Any
 import numpy as np
 
 from groundling.core.metrics import COLLAPSED, NEARLY, Metric
-from groundling.runs.folder import plain, read_object, write_json
+from groundling.runs.folder import json_safe, read_object, write_json
 from groundling.runs.report import (
-    Difference,
+    ForestRow,
     ReportSection,
     TableRow,
-    forest,
+    forest_plot,
+    format_table,
     in_two_widths,
-    table,
     write_report,
 )
-from groundling.stats.finished_runs import collect
+from groundling.stats.finished_runs import collect_runs
 from groundling.stats.verdict import ALPHA, SeedRuns, Verdict, decide, judge
 
-Collected = Mapping[str, Mapping[str, tuple[SeedRuns, Metric]]]
+RunsByGroup = Mapping[str, Mapping[str, tuple[SeedRuns, Metric]]]
 """By group and task: the runs, and what they are compared by."""
-Published = Mapping[str, Mapping[str, float]]
+PublishedByGroup = Mapping[str, Mapping[str, float]]
 """By group and task: what a paper reports, in the metric's own units."""
 TERMS = {
     "seed": "A run's number, from which all its random choices are drawn. Runs of one model that differ in nothing "
@@ -67,8 +67,8 @@ ALIKE = "none differs"
 def judge_folders(
     groups: Mapping[str, str | Path],
     out: str | Path,
-    say: Callable[[str], None] = print,
-    published: Published | None = None,
+    log: Callable[[str], None] = print,
+    published: PublishedByGroup | None = None,
     tasks: Sequence[str] = (),
     trust: Sequence[str] = (),
 ) -> dict[str, Any]:
@@ -77,29 +77,34 @@ def judge_folders(
     Args:
         groups: name to run folder, the control first.
         out: folder of the report.
-        say: prints a line.
+        log: prints a line.
         published: by group and task, what a paper reports, which stands beside what was measured.
         tasks: judge these alone, on all their splits, in this order; empty: all.
         trust: tasks of the user's own, MODULE:NAME, that may be imported for their metrics.
     """
-    return write_judged(collected_of(groups, tasks, trust), out, say, published)
+    return write_verdict(collect_groups(groups, tasks, trust), out, log, published)
 
 
-def collected_of(
+def collect_groups(
     groups: Mapping[str, str | Path], tasks: Sequence[str] = (), trust: Sequence[str] = ()
-) -> Collected:
+) -> RunsByGroup:
     """The finished runs of every group by task, as `judge_folders` takes them; nothing is written."""
-    return {name: _wanted(collect(name, folder, trust), tasks) for name, folder in groups.items()}
+    return {
+        name: _wanted(collect_runs(name, folder, trust), tasks) for name, folder in groups.items()
+    }
 
 
-def are_comparable(collected: Collected) -> bool:
+def are_comparable(collected: RunsByGroup) -> bool:
     """Whether any group has a task in common with the first one, the control."""
     control, *others = collected.values()
     return any(not control.keys().isdisjoint(other) for other in others)
 
 
-def write_judged(
-    collected: Collected, out: str | Path, say: Callable[[str], None], published: Published | None
+def write_verdict(
+    collected: RunsByGroup,
+    out: str | Path,
+    say: Callable[[str], None],
+    published: PublishedByGroup | None,
 ) -> dict[str, Any]:
     """What `judge_folders` does with the runs that it found."""
     control = next(iter(collected))
@@ -111,7 +116,7 @@ def write_judged(
         for name, by_task in collected.items()
     }
     told = [one.as_json() for one in verdicts]
-    result: dict[str, Any] = plain({"control": control, "scores": scores, "verdicts": told})
+    result: dict[str, Any] = json_safe({"control": control, "scores": scores, "verdicts": told})
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     write_json(out / "verdict.json", result)
@@ -119,7 +124,7 @@ def write_judged(
     rows = score_rows(collected, control, published or {})
     # Notes on the control's runs are the same in every comparison.
     notes = list(dict.fromkeys(f"{one.task}, {note}" for one in verdicts for note in one.notes))
-    say(table(rows))
+    say(format_table(rows))
     for one in verdicts:
         say(one.sentence)
     for note in notes:
@@ -144,7 +149,7 @@ def _wanted(
     }
 
 
-def _unmatched(collected: Collected, control: str) -> list[str]:
+def _unmatched(collected: RunsByGroup, control: str) -> list[str]:
     """What is not judged, because one side has no finished run."""
     notes = []
     for name, by_task in collected.items():
@@ -154,7 +159,7 @@ def _unmatched(collected: Collected, control: str) -> list[str]:
     return notes
 
 
-def _verdicts(collected: Collected, control: str) -> list[Verdict]:
+def _verdicts(collected: RunsByGroup, control: str) -> list[Verdict]:
     """Every group but the control's on every task both have; corrected over the tasks of a group."""
     verdicts = []
     for name, by_task in collected.items():
@@ -182,8 +187,8 @@ def _scores(runs: SeedRuns, metric: Metric) -> dict[str, Any]:
         "mean": float(defined.mean()) if len(defined) else nan,
         "sd": float(defined.std(ddof=1)) if len(defined) > 1 else nan,
         "quartiles": [low, high],
-        "agreement": runs.agreement() if metric.classes else None,
-        "collapsed": runs.collapsed(),
+        "agreement": runs.agreement() if metric.is_classification else None,
+        "collapsed": runs.degenerate_seeds(),
         "unfinished": list(runs.unfinished),
     }
 
@@ -195,7 +200,9 @@ def _quartiles(values: np.ndarray) -> tuple[float, float, float]:
     return low, median, high
 
 
-def score_rows(collected: Collected, control: str, published: Published) -> list[dict[str, str]]:
+def score_rows(
+    collected: RunsByGroup, control: str, published: PublishedByGroup
+) -> list[dict[str, str]]:
     """One row per group, one column per task: median and, in brackets, every seed; published values beside them."""
     metrics = {
         task: metric for by_task in collected.values() for task, (_, metric) in by_task.items()
@@ -230,7 +237,7 @@ def _score_cell(scores: np.ndarray, metric: Metric) -> str:
 
 def write_verdicts(
     path: Path,
-    collected: Collected,
+    collected: RunsByGroup,
     verdicts: Sequence[Verdict],
     published: Mapping[str, Mapping[str, float]],
     notes: Sequence[str],
@@ -265,7 +272,7 @@ def _without(terms: Mapping[str, str], name: str) -> dict[str, str]:
     return {term: meaning for term, meaning in terms.items() if term != name}
 
 
-def _forests(collected: Collected, verdicts: Sequence[Verdict]) -> str:
+def _forests(collected: RunsByGroup, verdicts: Sequence[Verdict]) -> str:
     """A forest plot for each unit that differences are in, one below the other."""
     by_unit: dict[str, list[Verdict]] = {}
     for one in verdicts:
@@ -275,7 +282,9 @@ def _forests(collected: Collected, verdicts: Sequence[Verdict]) -> str:
     for unit, members in by_unit.items():
         rows = [_difference(one, collected) for one in members]
         told = "; ".join(f"{row.label}: {row.mean:+.3g}" for row in rows)
-        plots.append(in_two_widths(partial(forest, rows, unit), f"Differences in {unit}. {told}"))
+        plots.append(
+            in_two_widths(partial(forest_plot, rows, unit), f"Differences in {unit}. {told}")
+        )
     return "".join(plots)
 
 
@@ -286,14 +295,14 @@ def _unit(metric: Metric) -> str:
     return f"{unit}; {side} of 0 is better than the control"
 
 
-def _difference(one: Verdict, collected: Collected) -> Difference:
+def _difference(one: Verdict, collected: RunsByGroup) -> ForestRow:
     runs, metric = collected[one.other][one.task]
     control, _ = collected[one.control][one.task]
     seeds = str(len(runs.seeds))
     if len(control.seeds) != len(runs.seeds):
         seeds += f" (control: {len(control.seeds)})"
     low, high = one.interval
-    return Difference(
+    return ForestRow(
         f"{one.other}, {one.task}",
         f"{len(runs.ids):,} examples, {seeds} seeds",
         one.difference * metric.scale,
@@ -309,7 +318,7 @@ def title_of(name: str, control: str) -> str:
 
 
 def _score_rows(
-    collected: Collected, control: str, published: Mapping[str, Mapping[str, float]]
+    collected: RunsByGroup, control: str, published: Mapping[str, Mapping[str, float]]
 ) -> list[TableRow]:
     """A row for each group and task."""
     rows: list[TableRow] = []
@@ -358,7 +367,7 @@ def _comparison_row(one: Verdict) -> dict[str, str]:
 # -- where it comes from -----------------------------------------------------------------------------------------------
 
 
-def _source_rows(collected: Collected) -> list[TableRow]:
+def _source_rows(collected: RunsByGroup) -> list[TableRow]:
     """A row for each group and what its runs say of themselves; equal ones of several tasks stand once."""
     rows: list[TableRow] = []
     for name, by_task in collected.items():

@@ -12,29 +12,29 @@ from pathlib import Path
 import numpy as np
 
 from groundling.core.batch import Example, RegionRow
-from groundling.core.documented import documented
-from groundling.core.errors import EMPTY, TWICE, InputError, at_places, check_known, twice
+from groundling.core.errors import EMPTY, TWICE, InputError, duplicates, fault_lines, require_known
+from groundling.core.field_docs import with_field_docs
 from groundling.core.metrics import Metric
 from groundling.core.output_types import OutputType
 from groundling.runs.hashing import data_hash
 
 
-def read_past(file: Path, examples: Sequence[Example]) -> list[str]:
+def list_oddities(file: Path, examples: Sequence[Example]) -> list[str]:
     """A line for each oddity of a split that is read past: texts of spaces alone, and ids that are there twice."""
     empty = []
     for example in examples:
-        for text in (example.text, example.pair, *example.choices):
+        for text in (example.text, example.text_pair, *example.choices):
             if text is not None and not text.strip():
                 empty.append(f"example {example.id}")
-    repeated = twice(f"example {example.id}" for example in examples)
-    return at_places(file, TWICE, repeated) + at_places(file, EMPTY, empty)
+    repeated = duplicates(f"example {example.id}" for example in examples)
+    return fault_lines(file, TWICE, repeated) + fault_lines(file, EMPTY, empty)
 
 
 def _itself(folder: Path, split: str) -> Path:
     return Path(folder)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Task:
     """One benchmark, read from its official files."""
@@ -57,44 +57,46 @@ class Task:
     """Labelled splits on which it is evaluated; the first gives the headline."""
     test: Mapping[str, str] = field(default_factory=dict)
     """Unlabelled split to the file name its server expects; empty if one task's predictions are not enough for it."""
-    layout: tuple[str, str, str] | Callable[[Sequence[str], Sequence[str]], str] = (
+    submission_format: tuple[str, str, str] | Callable[[Sequence[str], Sequence[str]], str] = (
         "index",
         "prediction",
         "\t",
     )
     """Of that file: heading of the official ids, heading of the predictions, separator; or what writes its text from
     official ids and answers."""
-    noted: Callable[[Path, str], tuple[list[Example], list[str]]] | None = None
+    read_with_notes: Callable[[Path, str], tuple[list[Example], list[str]]] | None = None
     """Reads a split as `read` does, with lines on what it left out; None where nothing is to be said."""
     file: Callable[[Path, str], Path] = _itself
     """(folder, split) to the file that holds the split."""
-    listed: Callable[[Path], OutputType] | None = None
+    read_form: Callable[[Path], OutputType] | None = None
     """Reads the form from the data folder, where that is what lists the answers; `at` puts it in place of `form`."""
-    mark: Callable[[Example, RegionRow], np.ndarray] | None = None
+    label_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
     """Which of its R regions are right for an example, (R,) of 1 or 0, where the answer is a region."""
-    mark_to_learn: Callable[[Example, RegionRow], np.ndarray] | None = None
+    label_train_regions: Callable[[Example, RegionRow], np.ndarray] | None = None
     """The same for examples that are learned from, where it is not the measure of the score; None: as `mark`."""
-    like: str = ""
+    head_task: str = ""
     """Name of the task whose head a paper's model has for this one, too; empty: its own."""
-    extra: Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None = None
+    official_scores: (
+        Callable[[Path, str, Sequence[str], Sequence[str]], dict[str, float]] | None
+    ) = None
     """More of the benchmark's own scores, 0..1, over groups or by type: (folder, split, official ids, answers)."""
-    hidden: Callable[[Path, str], list[tuple[Example, ...]]] | None = None
+    read_unlabelled: Callable[[Path, str], list[tuple[Example, ...]]] | None = None
     """Reads a split as if its labels were secret: all that may stand in an example's place, where `read` tells a label
     in other fields than `label`."""
 
-    def at(self, folder: Path) -> Task:
+    def with_answers_of(self, folder: Path) -> Task:
         """The task with the answers that its data folder lists; itself if the answers are always the same."""
-        if self.listed is None:
+        if self.read_form is None:
             return self
-        return replace(self, form=self.listed(Path(folder)))
+        return replace(self, form=self.read_form(Path(folder)))
 
     def with_notes(self, folder: Path, split: str) -> tuple[list[Example], list[str]]:
         """A split's examples, and lines on what was left out; raises InputError as `read`."""
-        if self.noted is None:
+        if self.read_with_notes is None:
             return self.read(folder, split), []
-        return self.noted(folder, split)
+        return self.read_with_notes(folder, split)
 
-    def learned(self, wanted: Sequence[str]) -> tuple[str, ...]:
+    def splits_to_train(self, wanted: Sequence[str]) -> tuple[str, ...]:
         """The splits to learn from: `wanted` ones, or its own where there are none.
 
         Raises InputError for a split that is not labelled, or is there twice.
@@ -108,9 +110,9 @@ class Task:
     def check_labelled(self, split: str, flag: str) -> None:
         """Raises InputError, which begins with `flag`, for a split that is not labelled."""
         told = f"{flag}: {self.name} has no labelled split {split!r}"
-        check_known(split, (self.train, *self.dev), told)
+        require_known(split, (self.train, *self.dev), told)
 
-    def same_files(self, folder: Path) -> list[str]:
+    def identical_split_notes(self, folder: Path) -> list[str]:
         """A line for each dev split whose file holds the very bytes of the training split's; none is usual.
 
         Raises InputError if a file cannot be read.
@@ -133,14 +135,14 @@ class Task:
 
         Args:
             split: An unlabelled split, one of `test`.
-            officials: `Example.official` of its examples, in the order of the split's own file.
+            officials: `Example.official_id` of its examples, in the order of the split's own file.
             predictions: (N,), as `OutputType.predict` makes them, in the same order.
 
         Raises:
             InputError: The split has no server file, or an example has no official id.
         """
         offered = [name for name, file in self.test.items() if file]
-        check_known(split, offered, f"{self.name}: {split!r} has no server file")
+        require_known(split, offered, f"{self.name}: {split!r} has no server file")
         answers = self._answers(officials, predictions)
         for number, official in enumerate(officials):
             if not official:
@@ -148,9 +150,9 @@ class Task:
                     f"{self.name}: example {number} of {split!r} has no official id, which the server's file "
                     "needs; its reader has to set Example.official"
                 )
-        if callable(self.layout):
-            return self.layout(officials, answers)
-        heading, prediction, separator = self.layout
+        if callable(self.submission_format):
+            return self.submission_format(officials, answers)
+        heading, prediction, separator = self.submission_format
         lines = [f"{heading}{separator}{prediction}"]
         for official, answer in zip(officials, answers, strict=True):
             lines.append(f"{official}{separator}{answer}")
@@ -171,7 +173,7 @@ class Task:
         """
         scores = {}
         for metric in self.metrics:
-            values = outputs if metric.ranked else np.asarray(predictions)
+            values = outputs if metric.uses_scores else np.asarray(predictions)
             if values is not None:
                 scores[metric.name] = metric.compute(values, np.asarray(labels))
         return scores
@@ -185,16 +187,16 @@ class Task:
     ) -> dict[str, float]:
         """The scores of `extra` by name, 0..1, none for a task without; arguments as for `submission`."""
         answers = self._answers(officials, predictions)
-        if self.extra is None:
+        if self.official_scores is None:
             return {}
-        return self.extra(Path(folder), split, officials, answers)
+        return self.official_scores(Path(folder), split, officials, answers)
 
     def _answers(
         self, officials: Sequence[str], predictions: Sequence[float] | np.ndarray
     ) -> list[str]:
         """Predictions as the task's files spell them, one for each official id."""
         pairs = zip(officials, predictions, strict=True)
-        return [self.form.spell(prediction) for _, prediction in pairs]
+        return [self.form.format_prediction(prediction) for _, prediction in pairs]
 
 
 def check_labelled_alike(path: Path, unlabelled: Collection[bool]) -> None:

@@ -11,22 +11,22 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from groundling.core.batch import Example, Gold, RegionRow
-from groundling.core.errors import InputError, expecting, refuse, twice
+from groundling.core.batch import Example, GoldBoxes, RegionRow
+from groundling.core.errors import InputError, convert_errors, duplicates, raise_first
 from groundling.core.metrics import AMONG, PICKED, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
-from groundling.data.images import leads_out
-from groundling.data.regions.store import inside
+from groundling.data.images import is_outside_folder
+from groundling.data.regions.store import clip_boxes
 from groundling.data.tables import lines_of, read_text
 from groundling.tasks import Task
-from groundling.tasks.refcoco import Overlap, right_regions
+from groundling.tasks.refcoco import IouRule, label_regions
 
 SOURCE = "Plummer et al. 2015, Flickr30k Entities, github.com/BryanPlummer/flickr30k_entities"
 OPENING = "[/EN#"
 """What a marked phrase begins with."""
 PHRASE = re.compile(r"\[/EN#(\d+)/(\S+) ([^\[\]\s][^\[\]]*?) ?\]")
 """Chain, types and words."""
-BAN = Overlap()
+BAN = IouRule()
 """At least 0.5, no extra pixel: Kim et al. 2018 (jnhwkim/ban-vqa), and VisualBERT after them."""
 
 
@@ -70,7 +70,7 @@ class EntityPhrase:
 
 
 @dataclass(frozen=True)
-class Caption:
+class EntitiesCaption:
     """A caption and its phrases."""
 
     image: str
@@ -92,9 +92,9 @@ class Caption:
         return f"{self.image}#{self.number}"
 
 
-def captions(
+def read_captions(
     folder: Path, split: str, *, unrelated: bool = True, official: bool = False
-) -> list[Caption]:
+) -> list[EntitiesCaption]:
     """The captions of the images of `SPLIT.txt`, in its order; those without a phrase that counts stay.
 
     Args:
@@ -110,9 +110,9 @@ def captions(
     left_out = set()
     if not unrelated:
         left_out = {tuple(line.split()) for line in lines_of(folder / "UNRELATED_CAPTIONS")}
-    listed = images(folder, split)
-    again = [f"{folder / split}.txt: lists {image} more than once" for image in twice(listed)]
-    refuse(again, "; remove all but one")
+    listed = read_image_ids(folder, split)
+    again = [f"{folder / split}.txt: lists {image} more than once" for image in duplicates(listed)]
+    raise_first(again, "; remove all but one")
     kept = []
     for image in listed:
         for caption in captions_of(folder, image, official):
@@ -122,13 +122,13 @@ def captions(
     return kept
 
 
-def images(folder: Path, split: str) -> list[str]:
+def read_image_ids(folder: Path, split: str) -> list[str]:
     """The image ids that a split lists."""
     path = Path(folder) / f"{split}.txt"
     listed = []
     for number, line in enumerate(lines_of(path), 1):
         image = line.strip()
-        if leads_out(image, folder):
+        if is_outside_folder(image, folder):
             raise InputError(
                 f"{path}, line {number}: {image!r} leads out of the folder; expected an image's id"
             )
@@ -137,9 +137,9 @@ def images(folder: Path, split: str) -> list[str]:
     return listed
 
 
-def captions_of(folder: Path, image: str, official: bool = False) -> list[Caption]:
+def captions_of(folder: Path, image: str, official: bool = False) -> list[EntitiesCaption]:
     """The captions of an image, with the boxes of their phrases; raises InputError for what is wrong with one."""
-    size, boxes = chains(folder / "Annotations" / f"{image}.xml", official)
+    size, boxes = read_boxes(folder / "Annotations" / f"{image}.xml", official)
     path = folder / "Sentences" / f"{image}.txt"
     lines = [line for line in lines_of(path) if line.strip()]
     read = []
@@ -147,7 +147,7 @@ def captions_of(folder: Path, image: str, official: bool = False) -> list[Captio
         text, phrases = read_caption(line, boxes, f"{path}, line {number + 1}")
         with_boxes = tuple(phrase for phrase in phrases if len(phrase.boxes))
         without = tuple(phrase for phrase in phrases if not len(phrase.boxes))
-        read.append(Caption(image, number, text, size, with_boxes, without))
+        read.append(EntitiesCaption(image, number, text, size, with_boxes, without))
     return read
 
 
@@ -186,7 +186,7 @@ def read_caption(
     return text, phrases
 
 
-def chains(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[int, np.ndarray]]:
+def read_boxes(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[int, np.ndarray]]:
     """An image's width and height, and the boxes (G, 4) of every chain that has some.
 
     An object may be that of several chains; `official` is as for `captions`.
@@ -196,7 +196,7 @@ def chains(path: Path, official: bool = False) -> tuple[tuple[int, int], dict[in
     """
     content = read_text(path)
     boxes: dict[int, list[list[int]]] = {}
-    with expecting(f"{path}: not a whole annotation with size and objects"):
+    with convert_errors(f"{path}: not a whole annotation with size and objects"):
         root = ElementTree.fromstring(content)
         size = (int(root.findtext("size/width", "")), int(root.findtext("size/height", "")))
         for entry in root.iter("object"):
@@ -228,7 +228,7 @@ def _box(
         raise InputError(f"{path}: an image of {size[0]} x {size[1]}")
     # They begin at 1 and end with a pixel of their own.
     from_0 = np.array([box], float) - (1, 1, 0, 0)
-    _, good = inside(from_0 / (size * 2))
+    _, good = clip_boxes(from_0 / (size * 2))
     if not good.all():
         width, height = size
         raise InputError(
@@ -240,7 +240,7 @@ def _box(
 def _read(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
     """An example per phrase that counts; its tag is the phrase."""
     examples = []
-    for caption in captions(folder, split):
+    for caption in read_captions(folder, split):
         for number, phrase in enumerate(caption.phrases):
             boxes = PROTOCOLS[protocol](phrase.boxes)
             examples.append(
@@ -248,20 +248,26 @@ def _read(folder: Path, split: str, protocol: str = "any-box") -> list[Example]:
                     f"flickr30k-{split}-{caption.id}-{number}",
                     caption.text,
                     images=(caption.image,),
-                    tags=((phrase.start, phrase.stop, 0),),
-                    gold=Gold(boxes, caption.size),
-                    official=f"{caption.id}/{number}",
+                    region_tags=((phrase.start, phrase.stop, 0),),
+                    gold_boxes=GoldBoxes(boxes, caption.size),
+                    official_id=f"{caption.id}/{number}",
                 )
             )
     return examples
 
 
 def _mark(example: Example, row: RegionRow) -> np.ndarray:
-    return right_regions(example, row, BAN)
+    return label_regions(example, row, BAN)
 
 
 FLICKR30K = Task(
-    "flickr30k", FORM, _read, (PICKED, *AMONG, UPPER_BOUND), SOURCE, dev=("val", "test"), mark=_mark
+    "flickr30k",
+    FORM,
+    _read,
+    (PICKED, *AMONG, UPPER_BOUND),
+    SOURCE,
+    dev=("val", "test"),
+    label_regions=_mark,
 )
 """R@1 under two names, R@5, R@10 and their upper bound: equal scores rank in the regions' order, and a phrase without
 a right region is a miss."""

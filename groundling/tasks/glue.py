@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_some, expecting
+from groundling.core.errors import InputError, convert_errors, require_nonempty
 from groundling.core.metrics import (
     ACCURACY,
     ACCURACY_AND_F1,
@@ -78,11 +78,11 @@ class GlueLayout:
             if labelled:
                 # Numbered by position, as the hub has them: a QQP `id` names a pair of questions.
                 number = str(len(examples))
-                label = self.form.label(row[self.label], f"{path}, line {line}")
+                label = self.form.parse_label(row[self.label], f"{path}, line {line}")
                 examples.append(self.example(split, number, texts, label))
             else:
                 examples.append(self.example(split, row[self.index], texts, None))
-        check_some(examples, f"{path}: holds no examples")
+        require_nonempty(examples, f"{path}: holds no examples")
         return examples, [] if short is None else [f"{len(short):,} short rows skipped"]
 
     def _rows(
@@ -100,9 +100,9 @@ class GlueLayout:
         return Example(
             f"{self.short}-{split}-{number}",
             text=texts[0],
-            pair=texts[1] if len(texts) > 1 else None,
+            text_pair=texts[1] if len(texts) > 1 else None,
             label=label,
-            official=number,
+            official_id=number,
         )
 
 
@@ -120,7 +120,7 @@ def from_hub(task: Task, split: str) -> list[Example]:
             "--data hub needs the datasets library: pip install 'groundling[hub]'"
         ) from None
     name = reader.short.replace("-", "")
-    with expecting(
+    with convert_errors(
         f"{task.name}: {split} cannot be read from the hub",
         advice="; pass --data FOLDER",
         errors=(OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError),
@@ -153,7 +153,7 @@ def _task(
         SOURCE,
         dev=dev,
         test=test,
-        noted=reader.noted,
+        read_with_notes=reader.noted,
         file=reader.path,
     )
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_some, refuse
+from groundling.core.errors import InputError, raise_first, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.tables import lines_of, read_json_lines
@@ -48,10 +48,10 @@ def _read(folder: Path, split: str) -> list[Example]:
             row["sentence"],
             label=label,
             images=(f"{pair}-img0", f"{pair}-img1"),
-            official=identifier,
+            official_id=identifier,
         )
-    check_some(examples, f"{path}: holds no examples")
-    refuse(repeated)
+    require_nonempty(examples, f"{path}: holds no examples")
+    raise_first(repeated)
     return list(examples.values())
 
 
@@ -59,7 +59,7 @@ def _label(where: str, row: Mapping[str, Any], split: str) -> int | None:
     """The label of a line; the test splits' were secret until 2022, so that there it may be missing."""
     if "label" not in row and split.startswith("test"):
         return None
-    return FORM.label(str(row.get("label")).capitalize(), where)
+    return FORM.parse_label(str(row.get("label")).capitalize(), where)
 
 
 def consistency(right: Mapping[str, bool]) -> tuple[float, int]:
@@ -85,11 +85,11 @@ def _extra(
     labels = {}
     for example in _read(folder, split):
         if example.label is not None:
-            labels[example.official] = FORM.spell(int(example.label))
+            labels[example.official_id] = FORM.format_prediction(int(example.label))
     if not labels:
         return {}
     absent = [identifier for identifier in labels if identifier not in said]
-    refuse([f"nlvr2: no prediction for {identifier} of {split}" for identifier in absent])
+    raise_first([f"nlvr2: no prediction for {identifier} of {split}" for identifier in absent])
     right = {identifier: said[identifier] == label for identifier, label in labels.items()}
     scores = {"consistency": consistency(right)[0]}
     for part, identifiers in parts_of(folder, split, right).items():
@@ -108,7 +108,7 @@ def parts_of(folder: Path, split: str, known: Collection[str]) -> dict[str, list
             continue
         parts[part] = lines_of(listing)
         strange = [identifier for identifier in parts[part] if identifier not in known]
-        refuse([f"{listing}: {identifier!r} is not in {split}.json" for identifier in strange])
+        raise_first([f"{listing}: {identifier!r} is not in {split}.json" for identifier in strange])
     return parts
 
 
@@ -127,8 +127,8 @@ NLVR2 = Task(
     (ACCURACY,),
     SOURCE,
     test=TEST,
-    layout=_submission,
+    submission_format=_submission,
     file=_file,
-    extra=_extra,
+    official_scores=_extra,
 )
 """Papers call test1 Test-P, and test2, which was unpublished at the time, Test-U."""

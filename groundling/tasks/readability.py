@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_some
+from groundling.core.errors import InputError, require_nonempty
 from groundling.core.metrics import MSE, RMSE
 from groundling.core.output_types import Regression
 from groundling.core.rng import generator
-from groundling.data.tables import columns_of, read_csv
+from groundling.data.tables import read_csv, read_header
 from groundling.tasks import Task
 
 
@@ -75,16 +75,16 @@ def _read(folder: Path, split: str) -> list[Example]:
         if labelled:
             if held_out(number) != (split == "dev"):
                 continue
-            label = FORM.label(row[columns.label], where)
+            label = FORM.parse_label(row[columns.label], where)
         name = f"readability-{split}-{number}"
-        examples.append(Example(name, text, label=label, official=number))
-    check_some(examples, f"{path}: holds no examples of {split}")
+        examples.append(Example(name, text, label=label, official_id=number))
+    require_nonempty(examples, f"{path}: holds no examples of {split}")
     return examples
 
 
 def _columns(path: Path) -> SourceColumns:
     """The names whose text column the file's header has; Kaggle's if neither, so that an error names these."""
-    header = columns_of(path)
+    header = read_header(path)
     for columns in NAMES:
         if columns.text in header:
             return columns
@@ -102,7 +102,7 @@ READABILITY = Task(
     (RMSE, MSE),
     SOURCE,
     test={"test": "submission.csv"},
-    layout=("id", "target", ","),
+    submission_format=("id", "target", ","),
     file=file_of,
 )
 """READ of XDBERT's Table 1; lower is better."""

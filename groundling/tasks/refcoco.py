@@ -11,21 +11,21 @@ from typing import Any, NamedTuple, NoReturn
 
 import numpy as np
 
-from groundling.core.batch import Example, Gold, RegionRow, needed
+from groundling.core.batch import Example, GoldBoxes, RegionRow, require
 from groundling.core.errors import (
     EMPTY,
     TWICE,
     InputError,
-    at_places,
-    check_some,
+    duplicates,
+    fault_lines,
     first_line,
-    refuse,
-    twice,
+    raise_first,
+    require_nonempty,
 )
 from groundling.core.metrics import PICKED, UPPER_BOUND
 from groundling.core.output_types import RegionSelection
 from groundling.data.regions.annotations import read_instances
-from groundling.data.regions.store import inside
+from groundling.data.regions.store import clip_boxes
 from groundling.runs.folder import read_json
 from groundling.tasks import Task
 from groundling.tasks.vqa import COCO
@@ -36,7 +36,7 @@ SPLITS = ("train", "val", "testA", "testB", "test")
 
 
 @dataclass(frozen=True)
-class Overlap:
+class IouRule:
     """When a box counts as another one: by intersection over union, which the field computes in several ways."""
 
     at: float = 0.5
@@ -70,11 +70,11 @@ class Overlap:
         return overlap > self.at if self.strict else overlap >= self.at
 
 
-VL_BERT = Overlap(inclusive=True)
+VL_BERT = IouRule(inclusive=True)
 """Of predictions: jackroos/VL-BERT, refcoco/function/test.py."""
-VL_BERT_LABELS = Overlap(inclusive=True, strict=True)
+VL_BERT_LABELS = IouRule(inclusive=True, strict=True)
 """Of regions in training: jackroos/VL-BERT, refcoco/modules/resnet_vlbert_for_refcoco.py."""
-UNITER = Overlap(strict=True, thinnest=1)
+UNITER = IouRule(strict=True, thinnest=1)
 """MAttNet's, in both tracks."""
 
 
@@ -104,7 +104,7 @@ class _PlainUnpickler(pickle.Unpickler):
         )
 
 
-def read_plain(path: Path) -> Any:
+def load_plain_pickle(path: Path) -> Any:
     """A pickle of Python 2 or 3 that holds plain data; anything that could run code is refused, before it is made."""
     try:
         with Path(path).open("rb") as stream:
@@ -114,7 +114,7 @@ def read_plain(path: Path) -> Any:
         raise InputError(f"{path}: {what} ({first_line(error)})") from None
 
 
-class Instance(NamedTuple):
+class CocoInstance(NamedTuple):
     """An annotated object."""
 
     image: object
@@ -123,12 +123,12 @@ class Instance(NamedTuple):
     """(4,): x1, y1, x2, y2 in pixels."""
 
 
-Objects = tuple[dict[Any, tuple[int, int]], dict[Any, Instance]]
+InstanceTables = tuple[dict[Any, tuple[int, int]], dict[Any, CocoInstance]]
 """Width and height by image number, and annotated objects by annotation number."""
 
 
-def expressions(
-    folder: Path, split: str, by: str = "unc", image: str = COCO
+def read_expressions(
+    folder: Path, split: str, split_by: str = "unc", image: str = COCO
 ) -> list[ReferringExpression]:
     """The expressions of a split in file order, from `refs(BY).p` and `instances.json`.
 
@@ -138,13 +138,13 @@ def expressions(
         InputError: A file is missing or not as expected, the two do not belong together, a box is empty or outside its
             image, or the split has no expressions.
     """
-    path = Path(folder) / f"refs({by}).p"
-    objects = instances(folder)
-    return expressions_in(path, read_plain(path), objects, split, image)
+    path = Path(folder) / f"refs({split_by}).p"
+    objects = read_instance_tables(folder)
+    return expressions_in(path, load_plain_pickle(path), objects, split, image)
 
 
 def expressions_in(
-    path: Path, refs: Any, objects: Objects, split: str, image: str = COCO
+    path: Path, refs: Any, objects: InstanceTables, split: str, image: str = COCO
 ) -> list[ReferringExpression]:
     """The same, of what the files `path` and `instances.json` hold."""
     sizes, notes = objects
@@ -172,20 +172,22 @@ def expressions_in(
         raise InputError(
             f"{where}: not a list of refs with split, ann_id, image_id and sentences ({error})"
         ) from None
-    refuse(outside)
-    check_some(asked, f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}")
+    raise_first(outside)
+    require_nonempty(
+        asked, f"{path}: holds no expressions of {split!r}; splits are {', '.join(SPLITS)}"
+    )
     return asked
 
 
-def refs_read_past(path: Path, refs: Any, asked: Sequence[ReferringExpression]) -> list[str]:
-    """A line for each oddity of `refs(BY).p`, which holds `refs`, that is read past, as `read_past` has them."""
+def list_ref_oddities(path: Path, refs: Any, asked: Sequence[ReferringExpression]) -> list[str]:
+    """A line for each oddity of `refs(BY).p`, which holds `refs`, that is read past, as `list_oddities` has them."""
     splits = {str(ref["split"]) for ref in refs}
     strange = sorted(splits - set(SPLITS))
     empty = [f"expression {one.id}" for one in asked if not one.text.strip()]
     return [
-        *at_places(path, EMPTY, empty),
-        *at_places(path, f"splits beside {', '.join(SPLITS)}", strange),
-        *at_places(path, TWICE, twice(f"expression {one.id}" for one in asked)),
+        *fault_lines(path, EMPTY, empty),
+        *fault_lines(path, f"splits beside {', '.join(SPLITS)}", strange),
+        *fault_lines(path, TWICE, duplicates(f"expression {one.id}" for one in asked)),
     ]
 
 
@@ -194,7 +196,7 @@ def _is_of(name: str, split: str) -> bool:
     return name == split or (split == "test" and "test" in name)
 
 
-def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, Instance]) -> np.ndarray:
+def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, CocoInstance]) -> np.ndarray:
     """The box (4,) of a ref's annotation; raises InputError if that is of another image."""
     note = notes.get(ref["ann_id"])
     if note is not None and note.image == ref["image_id"]:
@@ -205,48 +207,48 @@ def _box_of(where: Path, ref: Mapping[str, Any], notes: Mapping[Any, Instance]) 
 
 def _is_inside(box: np.ndarray, size: tuple[int, int]) -> bool:
     """Whether a box (4,) in pixels is neither empty nor outside an image of this width and height."""
-    _, good = inside(box[None] / (size * 2))
+    _, good = clip_boxes(box[None] / (size * 2))
     return bool(good.all())
 
 
-def instances(folder: Path) -> Objects:
+def read_instance_tables(folder: Path) -> InstanceTables:
     """Width and height by image number, and annotated objects by annotation number, of `instances.json`.
 
     Raises InputError if the file is not COCO's.
     """
     path = Path(folder) / "instances.json"
-    read = read_instances(path, read_json(path)).sound(classless=True)
+    read = read_instances(path, read_json(path)).require_valid(classless=True)
     odd = [number for number in read.sizes if type(number) is not int]
-    refuse([f"{path}: image id {number!r} is no whole number" for number in odd])
+    raise_first([f"{path}: image id {number!r} is no whole number" for number in odd])
     objects = read.objects.items()
-    boxes = {name: Instance(image, np.array(box.corners)) for name, (image, box) in objects}
+    boxes = {name: CocoInstance(image, np.array(box.corners)) for name, (image, box) in objects}
     return dict(read.sizes), dict(boxes)
 
 
 def read(folder: Path, split: str, by: str = "unc") -> list[Example]:
     """Examples in file order; arguments and errors as for `expressions`."""
-    sizes, _ = instances(folder)
+    sizes, _ = read_instance_tables(folder)
     size_of = {
         COCO.format(subset="train2014", number=number): size for number, size in sizes.items()
     }
     examples = []
-    for expression in expressions(folder, split, by):
+    for expression in read_expressions(folder, split, by):
         examples.append(
             Example(
                 f"refcoco-{split}-{expression.id}",
                 expression.text,
                 images=(expression.image,),
-                gold=Gold(expression.box[None], size_of[expression.image]),
-                official=str(expression.id),
+                gold_boxes=GoldBoxes(expression.box[None], size_of[expression.image]),
+                official_id=str(expression.id),
             )
         )
     return examples
 
 
-def right_regions(example: Example, row: RegionRow, rule: Overlap = VL_BERT) -> np.ndarray:
+def label_regions(example: Example, row: RegionRow, rule: IouRule = VL_BERT) -> np.ndarray:
     """Which regions (R,) count as one of an example's gold boxes, 1 or 0."""
-    gold = needed(example.gold, "gold", "a task whose answer is a region")
-    boxes = row.boxes * np.array(gold.size * 2, np.float32)
+    gold = require(example.gold_boxes, "gold_boxes", "a task whose answer is a region")
+    boxes = row.boxes * np.array(gold.image_size * 2, np.float32)
     return np.asarray(rule(boxes, gold.boxes).any(1), np.int64)
 
 
@@ -254,7 +256,7 @@ PEOPLE_AND_THINGS = ("val", "testA", "testB")
 """Held-out splits of RefCOCO and RefCOCO+."""
 
 
-def _task(name: str, dev: tuple[str, ...], rule: Overlap, by: str = "unc") -> Task:
+def _task(name: str, dev: tuple[str, ...], rule: IouRule, by: str = "unc") -> Task:
     """A task whose boxes count by `rule`, whichever of the three data sets the folder holds.
 
     VL-BERT's release learns from more than .5 and is scored by at least .5.
@@ -267,9 +269,9 @@ def _task(name: str, dev: tuple[str, ...], rule: Overlap, by: str = "unc") -> Ta
         (PICKED, UPPER_BOUND),
         SOURCE,
         dev=dev,
-        mark=partial(right_regions, rule=rule),
-        mark_to_learn=partial(right_regions, rule=to_learn),
-        like="refcoco+",
+        label_regions=partial(label_regions, rule=rule),
+        label_train_regions=partial(label_regions, rule=to_learn),
+        head_task="refcoco+",
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_some, refuse
+from groundling.core.errors import InputError, raise_first, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.tables import read_json_lines
@@ -53,13 +53,13 @@ def _noted(folder: Path, split: str) -> tuple[list[Example], list[str]]:
             Example(
                 f"snli-ve-{split}-{pair}",
                 row["sentence2"],
-                label=FORM.label(row["gold_label"], where),
+                label=FORM.parse_label(row["gold_label"], where),
                 images=(image,),
-                official=pair,
+                official_id=pair,
             )
         )
-    check_some(examples, f"{path}: holds no examples")
-    refuse(repeated)
+    require_nonempty(examples, f"{path}: holds no examples")
+    raise_first(repeated)
     what = f"lines without a label that annotators agree on ({UNDECIDED}) are left out"
     return examples, [f"{undecided:,} {what}"]
 
@@ -85,6 +85,6 @@ SNLI_VE = Task(
     (ACCURACY,),
     SOURCE,
     dev=("dev", "test"),
-    noted=_noted,
+    read_with_notes=_noted,
     file=_file,
 )

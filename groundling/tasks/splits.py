@@ -19,15 +19,15 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example, Sample
-from groundling.core.errors import InputError, check_known, refuse
+from groundling.core.errors import InputError, raise_first, require_known
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
-from groundling.core.registry import stock
-from groundling.data.samples import MappedSamples, Samples
+from groundling.core.registry import resolve_builtin
+from groundling.data.samples import MappedDataset, SampleDataset
 from groundling.runs.folder import disk_errors, json_text, read_json, write_whole
 from groundling.runs.hashing import data_hash
 from groundling.tasks import Task, vcr, vqa
 
-By = Literal["auto", "total", "label", "category", "question-type", "answer"]
+StratifyBy = Literal["auto", "total", "label", "category", "question-type", "answer"]
 """What makes a stratum."""
 FORMAT = "groundling partition 1"
 ALL = "all"
@@ -55,7 +55,7 @@ with words of several categories (`why would ...`) belong to the first, which is
 _PATTERNS = {name: re.compile(rf"\b({words})\b") for name, words in CATEGORIES.items()}
 
 
-def category(question: Sequence[vcr.Token]) -> str:
+def category(question: Sequence[vcr.VcrToken]) -> str:
     """The category of a question of VCR; `unmatched` if no word tells."""
     text = " ".join(token.lower() for token in question if isinstance(token, str))
     return next((name for name, one in _PATTERNS.items() if one.search(text)), UNMATCHED)
@@ -63,10 +63,10 @@ def category(question: Sequence[vcr.Token]) -> str:
 
 def name_of(example: Example) -> str:
     """What a partition calls an example: as the data set's own files do, or our id where they do not."""
-    return example.official or example.id
+    return example.official_id or example.id
 
 
-def strata(task: Task, folder: Path, by: By = "auto", split: str = "") -> dict[str, str]:
+def strata(task: Task, folder: Path, by: StratifyBy = "auto", split: str = "") -> dict[str, str]:
     """The stratum of every training example, by official id.
 
     `auto`: VCR's question category, a classification's label, and otherwise the whole split as one.
@@ -75,23 +75,23 @@ def strata(task: Task, folder: Path, by: By = "auto", split: str = "") -> dict[s
         InputError: The task has no such strata, an official id is there twice, or the files cannot be read.
     """
     split = split or task.train
-    by = chosen(task, by)
+    by = resolve_strata(task, by)
     examples = task.read(folder, split)
     names = [name_of(example) for example in examples]
     repeated = [name for name, count in Counter(names).items() if count > 1]
-    refuse([f"{task.name}, {split}: two examples are called {name}" for name in repeated])
+    raise_first([f"{task.name}, {split}: two examples are called {name}" for name in repeated])
     if by == "total":
         return dict.fromkeys(names, ALL)
     if by == "category":
-        asked = {item.id: category(item.question) for item in vcr.items(folder, split)}
+        asked = {item.id: category(item.question) for item in vcr.read_items(folder, split)}
         return {name: asked[name] for name in names}
     if by == "question-type":
-        types = {str(one.id): _question_type(one) for one in vqa.questions(folder, split)}
+        types = {str(one.id): _question_type(one) for one in vqa.read_questions(folder, split)}
         return {name: types[name] for name in names}
     return dict(zip(names, map(_speller(task), examples), strict=True))
 
 
-def chosen(task: Task, by: By) -> By:
+def resolve_strata(task: Task, by: StratifyBy) -> StratifyBy:
     """The strata that `auto` means for a task; raises InputError where a task has none of this kind."""
     is_vcr = task.name in (vcr.ANSWER.name, vcr.RATIONALE.name)
     is_labelled = isinstance(task.form, Classification) and not isinstance(
@@ -109,7 +109,7 @@ def chosen(task: Task, by: By) -> By:
         "answer": isinstance(task.form, OpenAnswer),
     }
     there = [name for name, is_there in offered.items() if is_there]
-    check_known(by, there, f"--by {by}: {task.name} has no such strata")
+    require_known(by, there, f"--stratify-by {by}: {task.name} has no such strata")
     return by
 
 
@@ -129,33 +129,35 @@ def _speller(task: Task) -> Callable[[Example], str]:
         if example.label is None:
             raise InputError(f"{task.name}: {name_of(example)} has no label")
         if isinstance(form, OpenAnswer):
-            return form.best(example.label) or NO_ANSWER
-        return form.spell(float(example.label))
+            return form.best_answer(example.label) or NO_ANSWER
+        return form.format_prediction(float(example.label))
 
     return spelt
 
 
-def draw(of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False) -> list[str]:
+def draw_partition(
+    stratum_of: Mapping[str, str], per: int, seed: int, allow_fewer: bool = False
+) -> list[str]:
     """The ids of a partition, sorted: `per` of every stratum, given the stratum of each id.
 
     Raises:
         InputError: A stratum is smaller, unless fewer are allowed.
     """
     members: dict[str, list[str]] = {}
-    for name, stratum in of.items():
+    for name, stratum in stratum_of.items():
         if stratum not in NEVER:
             members.setdefault(stratum, []).append(name)
     if not members:
         raise InputError(
-            f"none of {len(of):,} examples is in a stratum that is drawn from; --by total takes the split as one"
+            f"none of {len(stratum_of):,} examples is in a stratum that is drawn from; --stratify-by total takes the split as one"
         )
     short = [
-        f"stratum {stratum!r} has {len(names):,} examples, fewer than --per {per:,}; pass --allow-fewer to take all"
+        f"stratum {stratum!r} has {len(names):,} examples, fewer than --per-stratum {per:,}; pass --allow-fewer to take all"
         for stratum, names in sorted(members.items())
         if len(names) < per
     ]
     if not allow_fewer:
-        refuse(short)
+        raise_first(short)
     drawn: list[str] = []
     for stratum, names in members.items():
         lots = sorted((_lot(seed, stratum, name), name) for name in names)
@@ -169,8 +171,13 @@ def _lot(seed: int, stratum: str, name: str) -> str:
     return hashlib.sha256(key.encode()).hexdigest()
 
 
-def manifest(
-    task: Task, folder: Path, per: int, seed: int, by: By = "auto", allow_fewer: bool = False
+def partition_manifest(
+    task: Task,
+    folder: Path,
+    per: int,
+    seed: int,
+    by: StratifyBy = "auto",
+    allow_fewer: bool = False,
 ) -> dict[str, Any]:
     """Everything that a second lab needs to draw, or to check, the same partition.
 
@@ -178,7 +185,7 @@ def manifest(
         InputError: As `strata` and `draw`.
     """
     of = strata(task, folder, by)
-    ids = draw(of, per, seed, allow_fewer)
+    ids = draw_partition(of, per, seed, allow_fewer)
     sizes = Counter(of.values())
     drawn = Counter(of[name] for name in ids)
     return {
@@ -187,7 +194,7 @@ def manifest(
         "version": task.version,
         "split": task.train,
         "files": files_of(task, folder),
-        "by": chosen(task, by),
+        "by": resolve_strata(task, by),
         "per": per,
         "seed": seed,
         "examples": len(of),
@@ -232,7 +239,9 @@ def read_manifest(path: Path) -> dict[str, Any]:
     return content
 
 
-def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> list[Example]:
+def select_partition(
+    examples: Sequence[Example], path: Path, task: Task, folder: Path
+) -> list[Example]:
     """The examples of a partition, in the order of the data.
 
     Raises:
@@ -250,7 +259,9 @@ def taken(examples: Sequence[Example], path: Path, task: Task, folder: Path) -> 
             raise InputError(f"{path}: drawn from {name}, but {folder} holds {found} of that name")
     names = {name_of(example) for example in examples}
     absent = [name for name in content["ids"] if name not in names]
-    refuse([f"{path}: {name} is not among the training examples of {task.name}" for name in absent])
+    raise_first(
+        [f"{path}: {name} is not among the training examples of {task.name}" for name in absent]
+    )
     _check_numbers(content, path, task, folder)
     wanted = set(content["ids"])
     return [example for example in examples if name_of(example) in wanted]
@@ -260,13 +271,13 @@ def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: P
     """Raises InputError for numbers that no longer draw a manifest's ids, on which alone its hash is."""
     by: Any = content.get("by")
     per, seed = content.get("per"), content.get("seed")
-    if by not in get_args(By) or type(per) is not int or type(seed) is not int:
+    if by not in get_args(StratifyBy) or type(per) is not int or type(seed) is not int:
         raise InputError(
             f"{path}: by = {by!r}, per = {per!r}, seed = {seed!r}; damaged or edited, draw it again"
         )
     if content["task"] != task.name:  # an answers' partition serves for rationales, too
-        task = stock("tasks", Task, content["task"]).at(folder)
-    again = manifest(task, folder, per, seed, by, allow_fewer=True)
+        task = resolve_builtin("tasks", Task, content["task"]).with_answers_of(folder)
+    again = partition_manifest(task, folder, per, seed, by, allow_fewer=True)
     for name in ("split", "strata", "examples", "ids"):
         if content.get(name) != again[name]:
             raise InputError(
@@ -275,7 +286,7 @@ def _check_numbers(content: Mapping[str, Any], path: Path, task: Task, folder: P
             )
 
 
-def left_over(
+def examples_outside(
     examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
 ) -> list[Example]:
     """The training examples outside a partition, `few` of `examples`, as if nobody knew their labels.
@@ -296,9 +307,11 @@ def hidden_versions(
     `splits` are those that the examples are of, if not the task's own training split. Raises InputError if the task
     does not tell this of each of these examples.
     """
-    if task.hidden is None:
+    if task.read_unlabelled is None:
         return [(example,) for example in examples]
-    versions = [some for split in splits or (task.train,) for some in task.hidden(folder, split)]
+    versions = [
+        some for split in splits or (task.train,) for some in task.read_unlabelled(folder, split)
+    ]
     if len(versions) != len(examples):
         raise InputError(
             f"{task.name}: {len(versions)} of {len(examples)} training examples can be read without their labels"
@@ -309,7 +322,7 @@ def hidden_versions(
 # Other folders' development splits beside a task's own: one training, scored on standard and shifted files.
 
 
-def with_others(task: Task, others: Sequence[str]) -> Task:
+def with_extra_splits(task: Task, others: Sequence[str]) -> Task:
     """The task with a development split for each NAME=FOLDER: the first one of that folder's.
 
     Raises:
@@ -320,10 +333,10 @@ def with_others(task: Task, others: Sequence[str]) -> Task:
         name, _, folder = other.partition("=")
         if not name.isidentifier() or not folder or not Path(folder).is_dir():
             raise InputError(
-                f"--also {other}: expected NAME=FOLDER, a plain name and a folder of data"
+                f"--extra-eval {other}: expected NAME=FOLDER, a plain name and a folder of data"
             )
         if name in {*folders, task.train, *task.dev, *task.test}:
-            raise InputError(f"--also {other}: {task.name} has a split {name!r} already")
+            raise InputError(f"--extra-eval {other}: {task.name} has a split {name!r} already")
         folders[name] = Path(folder)
     if not folders:
         return task
@@ -340,17 +353,17 @@ def with_others(task: Task, others: Sequence[str]) -> Task:
     def extra(
         folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
     ) -> dict[str, float]:
-        if task.extra is None:
+        if task.official_scores is None:
             return {}
-        return task.extra(*place(folder, split), officials, answers)
+        return task.official_scores(*place(folder, split), officials, answers)
 
-    return replace(task, dev=(*task.dev, *folders), read=read, file=file, extra=extra)
+    return replace(task, dev=(*task.dev, *folders), read=read, file=file, official_scores=extra)
 
 
 # Samples whose labels nobody may see, for training with and without labels at once (CLIP-TD, Table 3).
 
 
-def hidden(label: np.ndarray) -> np.ndarray:
+def missing_label(label: np.ndarray) -> np.ndarray:
     """What stands in the place of a label of this kind: NaN among floats, IGNORE among integers.
 
     It has the shape () of a single label, and (1, ...) of one that is padded in a batch, (L, ...).
@@ -362,7 +375,7 @@ def hidden(label: np.ndarray) -> np.ndarray:
 class SampleSelection:
     """Some samples of a data set, by number."""
 
-    def __init__(self, samples: Samples, numbers: Sequence[int]) -> None:
+    def __init__(self, samples: SampleDataset, numbers: Sequence[int]) -> None:
         """In the order of `numbers`."""
         self.samples = samples
         self.numbers = np.array(numbers, np.int64)
@@ -383,16 +396,16 @@ class SampleSelection:
         return self.samples.get([int(self.numbers[index]) for index in indices], rngs)
 
 
-class UnlabelledSamples(MappedSamples):
+class UnlabelledSamples(MappedDataset):
     """Samples without their labels, or that never had any; whatever else they carry stays.
 
     `DataSource(labelled, beside=UnlabelledSamples(others, like), each=3)` puts three beside each labelled sample.
     """
 
-    def __init__(self, samples: Samples, like: np.ndarray) -> None:
+    def __init__(self, samples: SampleDataset, like: np.ndarray) -> None:
         """`like` is a label of the task, () or (L, ...), as labelled samples beside these have it."""
         super().__init__(samples, self._without)
-        self.label = hidden(like)
+        self.label = missing_label(like)
 
     def _without(self, sample: Sample) -> Sample:
         example = sample.example

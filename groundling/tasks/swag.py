@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_some
+from groundling.core.errors import InputError, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import MultipleChoice
 from groundling.core.rng import generator
@@ -37,7 +37,7 @@ def _regular(folder: Path, split: str) -> list[Example]:
         endings = [row[name] for name in ENDINGS]
         label = None
         if labelled:
-            label = FORM.label(row["label"], f"{path}, line {line}")
+            label = FORM.parse_label(row["label"], f"{path}, line {line}")
         examples.append(_example(f"swag-{split}", number, row, endings, label))
     return _not_empty(path, examples)
 
@@ -70,12 +70,12 @@ def _example(
         row["sent1"],
         label=label,
         choices=tuple(f"{row['sent2']} {ending}" for ending in endings),
-        official=str(number),
+        official_id=str(number),
     )
 
 
 def _not_empty(path: Path, examples: list[Example]) -> list[Example]:
-    check_some(examples, f"{path}: holds no examples")
+    require_nonempty(examples, f"{path}: holds no examples")
     return examples
 
 

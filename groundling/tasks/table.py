@@ -11,14 +11,14 @@ from sys import intern
 from typing import NamedTuple
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_some
+from groundling.core.errors import InputError, require_nonempty
 from groundling.core.metrics import ACCURACY, F1, MATTHEWS, PEARSON, RMSE, SPEARMAN, Metric
 from groundling.core.output_types import Classification, OutputType, Regression
-from groundling.core.rng import seed_of
-from groundling.data.images import stem
-from groundling.data.tables import own_columns, rows_of, separator_note, where_of
-from groundling.data.text.words import one_spelling
-from groundling.settings.inputs import OwnFile
+from groundling.core.rng import derive_seed
+from groundling.data.images import image_id
+from groundling.data.tables import read_rows, row_position, separator_note, user_columns
+from groundling.data.text.words import normalize
+from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 
 DECIMAL_COMMA = re.compile(r"^(-?\d+),(\d+)$")
@@ -31,7 +31,7 @@ FEW_GROUPS = 10
 USUAL_SHARES = (0.1, 0.4)
 """A dev split with less or more of the rows than this is reported."""
 
-Group = tuple[str, ...]
+RowGroup = tuple[str, ...]
 """What rows that must stay on one side have in common: value of --group, else id of the image, else the texts.
 
 A few texts that repeat, such as the same five questions about every photo, are no groups: a text held out would never
@@ -39,26 +39,26 @@ be seen in training. Each of their rows is a group of its own.
 """
 
 
-class OwnRow(NamedTuple):
+class TableExampleRow(NamedTuple):
     """One row of the file, its columns checked; small, since a file may have millions."""
 
     line: int
-    """Where it stands, see `where_of`."""
+    """Where it stands, see `row_position`."""
     number: int
     """Its place in the file, from 0."""
     texts: tuple[str, ...]
     """One or two."""
     label: str
     """Without spaces around it."""
-    stripped: bool
+    had_spaces: bool
     """Whether there were any."""
     images: tuple[str, ...]
     """The image's id in a region store, if there is a column of images."""
-    group: Group
+    group: RowGroup
     """What it has in common with rows that must stay on its side."""
 
 
-def own_task(path: Path, options: OwnFile) -> Task:
+def table_task(path: Path, options: TableTaskSettings) -> Task:
     """The task in a file with text columns `options.text` (one, or two by comma) and label `options.label`.
 
     Column `options.image`, if there is one, names an image file; without its ending it is the image's id in a store.
@@ -67,43 +67,43 @@ def own_task(path: Path, options: OwnFile) -> Task:
     Raises:
         InputError: a file, line or column is missing, empty or no label.
     """
-    read = OwnReader(path, options)
+    read = TableReader(path, options)
     metrics = metrics_of(read.form)
     # Version 2: the dev split is drawn by group; it was every fifth row.
     return Task(f"table/{path.stem}", read.form, read, metrics, source=str(path), version=2)
 
 
-class OwnReader:
+class TableReader:
     """The examples of one's own file by split; the file, and that of `options.dev`, is read once."""
 
-    def __init__(self, path: Path, options: OwnFile) -> None:
+    def __init__(self, path: Path, options: TableTaskSettings) -> None:
         """Raises InputError if a file, line or column is missing, empty or no label."""
         self.path = path
         self.options = options
         files = [path, *(Path(file) for file in (options.dev,) if file)]
         self.separators = [note for file in files if (note := separator_note(file))]
         """What is to be said of files whose columns are not separated as is usual."""
-        self.rows = own_rows(path, options)
+        self.rows = read_table(path, options)
         lines: dict[str, int] = {}
         for row in self.rows:
             lines.setdefault(row.label, row.line)
-        labels = {label: where_of(path, line) for label, line in lines.items()}
-        self.form = form_of(labels, options.form)
+        labels = {label: row_position(path, line) for label, line in lines.items()}
+        self.form = form_of(labels, options.label_type)
 
     @cached_property
-    def dev_rows(self) -> list[OwnRow]:
+    def dev_rows(self) -> list[TableExampleRow]:
         """The rows of `options.dev`; none without it."""
-        return own_rows(Path(self.options.dev), self.options) if self.options.dev else []
+        return read_table(Path(self.options.dev), self.options) if self.options.dev else []
 
     @cached_property
-    def sides(self) -> tuple[list[OwnRow], list[OwnRow]]:
+    def sides(self) -> tuple[list[TableExampleRow], list[TableExampleRow]]:
         """The rows of train and of dev; raises InputError for a wrong label, on either side."""
         _check_labels(self.path, self.rows, self.form)
         if self.options.dev:
             _check_labels(Path(self.options.dev), self.dev_rows, self.form)
             return self.rows, self.dev_rows
         held = held_out(self.path, (row.group for row in self.rows))
-        sides: tuple[list[OwnRow], list[OwnRow]] = ([], [])
+        sides: tuple[list[TableExampleRow], list[TableExampleRow]] = ([], [])
         for row in self.rows:
             sides[row.group in held].append(row)
         return sides
@@ -115,12 +115,12 @@ class OwnReader:
         return [example_of(row, self.form, path, split) for row in self.sides[is_dev]]
 
 
-def _check_labels(path: Path, rows: Sequence[OwnRow], form: OutputType) -> None:
+def _check_labels(path: Path, rows: Sequence[TableExampleRow], form: OutputType) -> None:
     """Raises InputError for the first label that is none of the form's."""
     seen: set[str] = set()
     for row in rows:
         if row.label not in seen:
-            form.label(row.label, str(where_of(path, row.line)))
+            form.parse_label(row.label, str(row_position(path, row.line)))
             seen.add(row.label)
 
 
@@ -133,15 +133,15 @@ def metrics_of(form: OutputType) -> tuple[Metric, ...]:
     return (ACCURACY,)
 
 
-def example_of(row: OwnRow, form: OutputType, path: Path, split: str) -> Example:
+def example_of(row: TableExampleRow, form: OutputType, path: Path, split: str) -> Example:
     """The example of a row of a split; raises InputError for a label that is none of the form's."""
     return Example(
         f"{path.stem}-{split}-{row.number}",
         text=row.texts[0],
-        pair=row.texts[1] if len(row.texts) == 2 else None,
-        label=form.label(row.label, str(where_of(path, row.line))),
+        text_pair=row.texts[1] if len(row.texts) == 2 else None,
+        label=form.parse_label(row.label, str(row_position(path, row.line))),
         images=row.images,
-        official=str(row.number),
+        official_id=str(row.number),
     )
 
 
@@ -162,7 +162,7 @@ def form_of(labels: Mapping[str, object], asked: str) -> OutputType:
         first = next(value for value in labels if "," in value)
         raise InputError(
             f"{labels[first]}: labels are numbers with a decimal comma, such as {first}; write {_with_point(first)}, "
-            "or pass --form classify"
+            "or pass --label-type classify"
         )
     if len(values) < 2:
         raise InputError(
@@ -188,7 +188,7 @@ def _are_measurements(values: Sequence[str]) -> bool:
 # -- what is held out --------------------------------------------------------------------------------------------------
 
 
-def held_out(path: Path, groups: Iterable[Group]) -> set[Group]:
+def held_out(path: Path, groups: Iterable[RowGroup]) -> set[RowGroup]:
     """The groups of rows that make the dev split: about a fifth, at least one, never all.
 
     Each group's side depends on itself alone, so that rows that are appended move no others (but for files with so
@@ -210,14 +210,14 @@ def held_out(path: Path, groups: Iterable[Group]) -> set[Group]:
     return held
 
 
-def _draw(group: Group) -> float:
+def _draw(group: RowGroup) -> float:
     """A number of 0..1 that depends on the group alone."""
-    return seed_of("own file", *group) / 2**63
+    return derive_seed("own file", *group) / 2**63
 
 
-def _are_few(rows: Iterable[OwnRow]) -> bool:
+def _are_few(rows: Iterable[TableExampleRow]) -> bool:
     """Whether rows are of fewer than `FEW_GROUPS` groups."""
-    seen: set[Group] = set()
+    seen: set[RowGroup] = set()
     for row in rows:
         seen.add(row.group)
         if len(seen) == FEW_GROUPS:
@@ -225,7 +225,7 @@ def _are_few(rows: Iterable[OwnRow]) -> bool:
     return True
 
 
-def own_notes(read: OwnReader) -> list[str]:
+def table_notes(read: TableReader) -> list[str]:
     """What a reader of the scores must know of the file, a line each; empty if there is nothing.
 
     Labels with spaces around them, classes of one row or on one side only, a dev split that is unusually large, small
@@ -239,17 +239,17 @@ def own_notes(read: OwnReader) -> list[str]:
         notes += _unusual_split(read.path, read.rows, len(dev))
     if isinstance(read.form, Classification):
         notes += _odd_classes(read.form, train, dev)
-    return notes + overlap(train, dev)
+    return notes + overlap_notes(train, dev)
 
 
-def _stray_spaces(path: Path, rows: Sequence[OwnRow]) -> list[str]:
-    count = sum(row.stripped for row in rows)
+def _stray_spaces(path: Path, rows: Sequence[TableExampleRow]) -> list[str]:
+    count = sum(row.had_spaces for row in rows)
     if not count:
         return []
     return [f"{path}: {count} of {len(rows)} labels had spaces around them, which are left out"]
 
 
-def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[str]:
+def _unusual_split(path: Path, rows: Sequence[TableExampleRow], dev_rows: int) -> list[str]:
     low, high = USUAL_SHARES
     if low <= dev_rows / len(rows) <= high and not _are_few(rows):
         return []
@@ -260,7 +260,9 @@ def _unusual_split(path: Path, rows: Sequence[OwnRow], dev_rows: int) -> list[st
     ]
 
 
-def _odd_classes(form: Classification, train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
+def _odd_classes(
+    form: Classification, train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]
+) -> list[str]:
     """Classes of one row, on one side only or spelt alike: a line for one, or for all that are odd in the same way."""
     in_train = Counter(row.label for row in train)
     in_dev = Counter(row.label for row in dev)
@@ -286,7 +288,7 @@ def _odd_classes(form: Classification, train: Sequence[OwnRow], dev: Sequence[Ow
             notes.append(f"class {told[0]}, but not in {other}{more}")
     spellings: dict[str, list[str]] = {}
     for name in form.labels:
-        spellings.setdefault(one_spelling(name), []).append(ascii(name))
+        spellings.setdefault(normalize(name), []).append(ascii(name))
     alike = [names for names in spellings.values() if len(names) > 1]
     if alike:
         more = f"; {len(alike):,} names are like this" if len(alike) > 1 else ""
@@ -297,7 +299,7 @@ def _odd_classes(form: Classification, train: Sequence[OwnRow], dev: Sequence[Ow
     return notes
 
 
-def overlap(train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
+def overlap_notes(train: Sequence[TableExampleRow], dev: Sequence[TableExampleRow]) -> list[str]:
     """How many dev rows have an image of a training row, or without images its texts; a line each, or none.
 
     Texts are the same whatever their capitals, spaces and Unicode form.
@@ -326,41 +328,42 @@ def overlap(train: Sequence[OwnRow], dev: Sequence[OwnRow]) -> list[str]:
 
 
 def _spelt_alike(texts: Sequence[str]) -> tuple[str, ...]:
-    return tuple(map(one_spelling, texts))
+    return tuple(map(normalize, texts))
 
 
 def _same_first_text(
-    train: Sequence[OwnRow], dev: Sequence[OwnRow], in_train: Collection[tuple[str, ...]]
+    train: Sequence[TableExampleRow],
+    dev: Sequence[TableExampleRow],
+    in_train: Collection[tuple[str, ...]],
 ) -> int:
     """How many dev rows have the first of two texts in common with a training row, but not both."""
-    first = {one_spelling(row.texts[0]) for row in train if len(row.texts) == 2}
+    first = {normalize(row.texts[0]) for row in train if len(row.texts) == 2}
     if not first:
         return 0
     return sum(
-        one_spelling(row.texts[0]) in first and _spelt_alike(row.texts) not in in_train
-        for row in dev
+        normalize(row.texts[0]) in first and _spelt_alike(row.texts) not in in_train for row in dev
     )
 
 
 # -- rows of a file ----------------------------------------------------------------------------------------------------
 
 
-def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
+def read_table(path: Path, options: TableTaskSettings) -> list[TableExampleRow]:
     """The rows of one's own file, in its order.
 
     Raises:
         InputError: the columns asked for do not go together, the file has none of them, or a row lacks a value.
     """
-    text_columns, expected = own_columns(options)
+    text_columns, expected = user_columns(options)
     rows = []
     places = {name: place for place, name in enumerate(expected)}
     text_places = [places[name] for name in text_columns]
     label_place = places[options.label]
-    for number, (line, values) in enumerate(rows_of(path, tuple(expected))):
+    for number, (line, values) in enumerate(read_rows(path, tuple(expected))):
         plain = [value.strip() for value in values]
         if not all(plain):
             name = list(expected)[plain.index("")]
-            where = where_of(path, line)
+            where = row_position(path, line)
             raise InputError(f"{where}: column {name!r} is empty; expected {expected[name]}")
         texts = tuple([values[place] for place in text_places])
         label = intern(plain[label_place])
@@ -370,19 +373,19 @@ def own_rows(path: Path, options: OwnFile) -> list[OwnRow]:
         group = tuple([plain[place] for place in text_places])
         group = texts if group == texts else group  # one in memory
         if options.image:
-            images = (stem(plain[places[options.image]].removeprefix("./")),)
+            images = (image_id(plain[places[options.image]].removeprefix("./")),)
             group = images
         if options.group:
             group = (plain[places[options.group]],)
-        rows.append(OwnRow(line, number, texts, label, stripped, images, group))
-    check_some(rows, f"{path}: holds no examples")
+        rows.append(TableExampleRow(line, number, texts, label, stripped, images, group))
+    require_nonempty(rows, f"{path}: holds no examples")
     grouped_by_text = not options.group and not options.image
     if grouped_by_text and _are_few(rows):
         return _each_by_itself(rows)
     return rows
 
 
-def _each_by_itself(rows: Sequence[OwnRow]) -> list[OwnRow]:
+def _each_by_itself(rows: Sequence[TableExampleRow]) -> list[TableExampleRow]:
     """The rows, those that repeat a text told apart by how often it has occurred."""
     occurred: Counter[tuple[str, ...]] = Counter()
     apart = []

@@ -11,11 +11,11 @@ import numpy as np
 from scipy.special import softmax
 
 from groundling.core.batch import Example, Tags
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, raise_first
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import MultipleChoice
-from groundling.data.images import leads_out
-from groundling.data.regions.annotations import Objects, metadata
+from groundling.data.images import is_outside_folder
+from groundling.data.regions.annotations import DetectedObjects, read_vcr_objects
 from groundling.data.tables import read_json_lines
 from groundling.tasks import Task, check_labelled_alike
 
@@ -44,12 +44,12 @@ NAMES = (
 EVERYONE = ("everyone", "everyones")
 """Words that speak of all persons."""
 T = TypeVar("T")
-Token = str | list[int]
+VcrToken = str | list[int]
 """A word, or the numbers of one or several objects."""
 
 
 @dataclass(frozen=True)
-class Item:
+class VcrItem:
     """One question with its answers and rationales."""
 
     id: str
@@ -58,11 +58,11 @@ class Item:
     """Path of the image in `vcr1images`, without .jpg."""
     objects: tuple[str, ...]
     """Classes of the image's annotated objects, by the number that tags use."""
-    question: list[Token]
+    question: list[VcrToken]
     """What is asked."""
-    answers: list[list[Token]]
+    answers: list[list[VcrToken]]
     """Four answers."""
-    rationales: list[list[Token]]
+    rationales: list[list[VcrToken]]
     """Four rationales of the right answer."""
     answer: int | None
     """Number of the right answer; None where it is secret."""
@@ -74,7 +74,7 @@ def _file(folder: Path, split: str) -> Path:
     return Path(folder) / f"{split}.jsonl"
 
 
-def items(folder: Path, split: str) -> list[Item]:
+def read_items(folder: Path, split: str) -> list[VcrItem]:
     """The items of a split in file order; every tag is a number of one of the item's objects.
 
     Raises:
@@ -82,7 +82,7 @@ def items(folder: Path, split: str) -> list[Item]:
             have, or repeats an annot_id; or only some lines have labels.
     """
     path = _file(folder, split)
-    by_id: dict[str, Item] = {}
+    by_id: dict[str, VcrItem] = {}
     repeated = []
     for where, row in read_json_lines(path, ("annot_id", "img_fn")):
         item = _item(where, row, split)
@@ -90,11 +90,11 @@ def items(folder: Path, split: str) -> list[Item]:
             repeated.append(f"{where}: annot_id {item.id} stands there before")
         by_id[item.id] = item
     check_labelled_alike(path, [item.answer is None for item in by_id.values()])
-    refuse(repeated)
+    raise_first(repeated)
     return list(by_id.values())
 
 
-def _item(where: str, row: Mapping[str, Any], split: str) -> Item:
+def _item(where: str, row: Mapping[str, Any], split: str) -> VcrItem:
     """The item of one line."""
     objects = tuple(_list(where, row, "objects"))
     question = _value(where, row, "question")
@@ -104,8 +104,8 @@ def _item(where: str, row: Mapping[str, Any], split: str) -> Item:
     rationale = None
     is_secret = split.startswith("test") and "answer_label" not in row
     if not is_secret:
-        answer = FORM.label(str(_value(where, row, "answer_label")), where)
-        rationale = FORM.label(str(_value(where, row, "rationale_label")), where)
+        answer = FORM.parse_label(str(_value(where, row, "answer_label")), where)
+        rationale = FORM.parse_label(str(_value(where, row, "rationale_label")), where)
     if len(answers) != CHOICES or len(rationales) != CHOICES:
         raise InputError(
             f"{where}: {len(answers)} answers and {len(rationales)} rationales, "
@@ -116,7 +116,9 @@ def _item(where: str, row: Mapping[str, Any], split: str) -> Item:
     if not all(isinstance(name, str) for name in objects):
         raise InputError(f"{where}: not a line of VCR (a name in 'objects' is not a text)")
     image = row["img_fn"].removesuffix(".jpg")
-    return Item(row["annot_id"], image, objects, question, answers, rationales, answer, rationale)
+    return VcrItem(
+        row["annot_id"], image, objects, question, answers, rationales, answer, rationale
+    )
 
 
 def _value(where: str, row: Mapping[str, Any], name: str) -> Any:
@@ -153,7 +155,7 @@ def _refuse_token(where: str, token: object, objects: int) -> NoReturn:
     )
 
 
-def render(text: Sequence[Token], objects: Sequence[str]) -> tuple[str, Tags]:
+def render_text(text: Sequence[VcrToken], objects: Sequence[str]) -> tuple[str, Tags]:
     """A text as a sentence, and the places in it that name objects.
 
     Words have spaces between them, persons get a gender-neutral name and things are called by their class, as in R2C
@@ -177,30 +179,30 @@ def render(text: Sequence[Token], objects: Sequence[str]) -> tuple[str, Tags]:
     return " ".join(parts), tuple(tags)
 
 
-def _going_on(text: Sequence[Token], tags: Tags) -> tuple[int, ...]:
+def _going_on(text: Sequence[VcrToken], tags: Tags) -> tuple[int, ...]:
     """Where those of a rendered text's tags begin that are not the first of their list."""
     lengths = [len(token) for token in text if not isinstance(token, str)]
     firsts = {sum(lengths[:number]) for number in range(len(lengths))}
     return tuple(start for number, (start, _, _) in enumerate(tags) if number not in firsts)
 
 
-def objects_of(folder: Path, example: Example) -> Objects:
+def objects_of(folder: Path, example: Example) -> DetectedObjects:
     """The objects of an example's image; raises InputError if they are not the example's."""
     images = Path(folder) / "vcr1images"
     image = example.images[0]
     path = images / f"{image}.json"
-    if leads_out(f"{image}.json", images):
-        raise InputError(f"{example.official}: img_fn {image!r} leads out of {images}")
-    objects = metadata(path)
-    if objects.names != example.names:
+    if is_outside_folder(f"{image}.json", images):
+        raise InputError(f"{example.official_id}: img_fn {image!r} leads out of {images}")
+    objects = read_vcr_objects(path)
+    if objects.names != example.object_names:
         raise InputError(
-            f"{path}: {len(objects.names)} names are not those of the {len(example.names)} objects of "
-            f"{example.official}"
+            f"{path}: {len(objects.names)} names are not those of the {len(example.object_names)} objects of "
+            f"{example.official_id}"
         )
     return objects
 
 
-def after_answer(annot_id: str, answer: int) -> str:
+def conditioned_id(annot_id: str, answer: int) -> str:
     """The official id of a rationale that is asked after one of the four answers, as where the right one is secret."""
     return f"{annot_id}-a{answer}"
 
@@ -208,13 +210,13 @@ def after_answer(annot_id: str, answer: int) -> str:
 def _example(
     task: str,
     official: str,
-    item: Item,
-    text: list[Token],
-    choices: list[list[Token]],
+    item: VcrItem,
+    text: list[VcrToken],
+    choices: list[list[VcrToken]],
     label: int | None,
 ) -> Example:
-    words, tags = render(text, item.objects)
-    rendered = [render(choice, item.objects) for choice in choices]
+    words, tags = render_text(text, item.objects)
+    rendered = [render_text(choice, item.objects) for choice in choices]
     of_choices = zip(choices, rendered, strict=True)
     lists = [_going_on(choice, its_tags) for choice, (_, its_tags) in of_choices]
     return Example(
@@ -223,17 +225,17 @@ def _example(
         label=label,
         choices=tuple(choice for choice, _ in rendered),
         images=(item.image,),
-        tags=tags,
-        choice_tags=tuple(choice_tags for _, choice_tags in rendered),
-        lists=(_going_on(text, tags), *lists),
-        official=official,
-        objects=len(item.objects),
-        names=item.objects,
-        mentioned=mentioned_in(item),
+        region_tags=tags,
+        choice_region_tags=tuple(choice_tags for _, choice_tags in rendered),
+        tag_lists=(_going_on(text, tags), *lists),
+        official_id=official,
+        object_count=len(item.objects),
+        object_names=item.objects,
+        mentioned_objects=mentioned_in(item),
     )
 
 
-def mentioned_in(item: Item) -> tuple[int, ...]:
+def mentioned_in(item: VcrItem) -> tuple[int, ...]:
     """Numbers of the objects that any of an item's nine texts names, whichever of them is read.
 
     Where a text says "everyone", and where none names any object, all persons are (rowanz/r2c, dataloaders/vcr.py;
@@ -250,50 +252,50 @@ def mentioned_in(item: Item) -> tuple[int, ...]:
     return tuple(sorted(named or persons))
 
 
-def _answers_to(item: Item) -> Example:
+def _answers_to(item: VcrItem) -> Example:
     return _example("answer", item.id, item, item.question, item.answers, item.answer)
 
 
 def _rationales_of(
-    item: Item, official: str, answer: list[Token], label: int | None = None
+    item: VcrItem, official: str, answer: list[VcrToken], label: int | None = None
 ) -> Example:
     """Rationales after the question and one of its answers, which is a part of the text of its own."""
     text = item.question + answer
     example = _example("rationale", official, item, text, item.rationales, label)
-    question, _ = render(item.question, item.objects)
-    return replace(example, breaks=(len(question) + 1,))
+    question, _ = render_text(item.question, item.objects)
+    return replace(example, part_starts=(len(question) + 1,))
 
 
-def _after_each(item: Item) -> tuple[Example, ...]:
+def _after_each(item: VcrItem) -> tuple[Example, ...]:
     """Rationales after each of the four answers, without a label."""
     return tuple(
-        _rationales_of(item, after_answer(item.id, number), answer)
+        _rationales_of(item, conditioned_id(item.id, number), answer)
         for number, answer in enumerate(item.answers)
     )
 
 
-def _after_right(item: Item) -> tuple[Example, ...]:
-    """Rationales after the right answer; where that is secret, after each of the four (see `after_answer`)."""
+def _after_right(item: VcrItem) -> tuple[Example, ...]:
+    """Rationales after the right answer; where that is secret, after each of the four (see `conditioned_id`)."""
     if item.answer is None:
         return _after_each(item)
     return (_rationales_of(item, item.id, item.answers[item.answer], item.rationale),)
 
 
 def _answer(folder: Path, split: str) -> list[Example]:
-    return [_answers_to(item) for item in items(folder, split)]
+    return [_answers_to(item) for item in read_items(folder, split)]
 
 
 def _rationale(folder: Path, split: str) -> list[Example]:
-    return [example for item in items(folder, split) for example in _after_right(item)]
+    return [example for item in read_items(folder, split) for example in _after_right(item)]
 
 
 def _rationale_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
-    return [_after_each(item) for item in items(folder, split)]
+    return [_after_each(item) for item in read_items(folder, split)]
 
 
 def _both(folder: Path, split: str) -> list[Example]:
-    """All answers, then all rationales; official ids tell them apart (see `of_both`)."""
-    asked = items(folder, split)
+    """All answers, then all rationales; official ids tell them apart (see `joint_id`)."""
+    asked = read_items(folder, split)
     examples = [_of_both("answer", _answers_to(item)) for item in asked]
     for item in asked:
         examples += [_of_both("rationale", example) for example in _after_right(item)]
@@ -301,22 +303,22 @@ def _both(folder: Path, split: str) -> list[Example]:
 
 
 def _both_hidden(folder: Path, split: str) -> list[tuple[Example, ...]]:
-    asked = items(folder, split)
+    asked = read_items(folder, split)
     return [*((_answers_to(item),) for item in asked), *(_after_each(item) for item in asked)]
 
 
 def _of_both(part: str, example: Example) -> Example:
-    return replace(example, official=of_both(part, example.official))
+    return replace(example, official_id=joint_id(part, example.official_id))
 
 
-def of_both(part: str, official: str) -> str:
+def joint_id(part: str, official: str) -> str:
     """The official id, in the task of both, of an example of part `answer` or `rationale`."""
     return f"{part}/{official}"
 
 
-def one_part(part: str, by_official: Mapping[str, T]) -> dict[str, T]:
+def select_part(part: str, by_official: Mapping[str, T]) -> dict[str, T]:
     """Of values by the official ids of both parts, those of one, by its own official ids."""
-    prefix = of_both(part, "")
+    prefix = joint_id(part, "")
     return {
         official.removeprefix(prefix): value
         for official, value in by_official.items()
@@ -329,12 +331,12 @@ def _joint(
 ) -> dict[str, float]:
     """Q->A, QA->R and Q->AR of a labelled split."""
     chosen = {name: int(answer) for name, answer in zip(officials, answers, strict=True)}
-    asked = items(folder, split)
-    return q_to_ar(one_part("answer", chosen), one_part("rationale", chosen), asked)
+    asked = read_items(folder, split)
+    return q_to_ar(select_part("answer", chosen), select_part("rationale", chosen), asked)
 
 
 def q_to_ar(
-    answers: Mapping[str, int], rationales: Mapping[str, int], asked: Sequence[Item]
+    answers: Mapping[str, int], rationales: Mapping[str, int], asked: Sequence[VcrItem]
 ) -> dict[str, float]:
     """Accuracy, 0..1, of answers (Q->A), of rationales (QA->R), and of items with both right (Q->AR).
 
@@ -347,7 +349,7 @@ def q_to_ar(
         InputError: An item without a prediction.
     """
     absent = [item.id for item in asked if item.id not in answers or item.id not in rationales]
-    refuse([f"vcr: no answer or no rationale predicted for {item}" for item in absent])
+    raise_first([f"vcr: no answer or no rationale predicted for {item}" for item in absent])
     answer_right = np.array([answers[item.id] == item.answer for item in asked])
     rationale_right = np.array([rationales[item.id] == item.rationale for item in asked])
     return {
@@ -362,7 +364,7 @@ def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.n
 
     Args:
         answers: By official id, which is the annot_id.
-        rationales: By official id, which `after_answer` makes of it.
+        rationales: By official id, which `conditioned_id` makes of it.
 
     Raises:
         InputError: Scores of a rationale are missing.
@@ -376,7 +378,7 @@ def leaderboard(answers: Mapping[str, np.ndarray], rationales: Mapping[str, np.n
     for annot_id, answer_scores in answers.items():
         scores = [answer_scores]
         for answer in range(CHOICES):
-            official = after_answer(annot_id, answer)
+            official = conditioned_id(annot_id, answer)
             if official not in rationales:
                 raise InputError(
                     f"vcr: no scores of {official!r}; rationales are wanted for each of the four answers"
@@ -400,7 +402,7 @@ RATIONALE = Task(
     dev=("val",),
     test={"test": ""},
     file=_file,
-    hidden=_rationale_hidden,
+    read_unlabelled=_rationale_hidden,
 )
 """QA->R, given the right answer; Q->AR and the server's file need both tasks: `groundling vcr` writes them."""
 BOTH = Task(
@@ -412,8 +414,8 @@ BOTH = Task(
     dev=("val",),
     test={"test": ""},
     file=_file,
-    extra=_joint,
-    hidden=_both_hidden,
+    official_scores=_joint,
+    read_unlabelled=_both_hidden,
 )
 """Q->A and QA->R in one model (UNITER's release, train_vcr.py).
 

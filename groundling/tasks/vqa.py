@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from groundling.core.batch import IGNORE, Example
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, raise_first
 from groundling.core.metrics import SCORE
 from groundling.core.output_types import OpenAnswer
 from groundling.data.tables import lines_of
@@ -72,7 +72,7 @@ MENDED_CONTRACTIONS = CONTRACTIONS | {"somebodyd": "somebody'd"}
 T = TypeVar("T")
 
 
-def normalise(text: str, official: bool = True) -> str:
+def normalise_answer(text: str, official: bool = True) -> str:
     """An answer without punctuation, articles and number words; `official` keeps the script's three mistakes.
 
     They are: a misspelt look-behind, so that a period after a digit goes too; a flag given as a count, so that only the
@@ -119,8 +119,8 @@ def accuracy(said: str, answers: Sequence[str]) -> float:
     said = _plain(said)
     answers = [_plain(answer) for answer in answers]
     if len(set(answers)) > 1:
-        said = normalise(said)
-        answers = [normalise(answer) for answer in answers]
+        said = normalise_answer(said)
+        answers = [normalise_answer(answer) for answer in answers]
     return credit(answers.count(said), len(answers))
 
 
@@ -189,7 +189,7 @@ def _by_number(path: Path, content: Mapping[str, object]) -> list[str]:
     return [answers[number] for number in range(len(content))]
 
 
-class Entry(NamedTuple):
+class JsonEntry(NamedTuple):
     """An object of a json file."""
 
     where: str
@@ -198,7 +198,7 @@ class Entry(NamedTuple):
     """As the file has it, unchecked."""
 
 
-def questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
+def read_questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
     """The questions of a split in file order, joined with their answers by id; a `test` split may have no answers.
 
     `image` is what a region store calls the images, by `subset` (train2014, ...) and `number`.
@@ -225,7 +225,7 @@ def questions(folder: Path, split: str, image: str = COCO) -> list[VqaQuestion]:
 
 
 def _refuse_alone(
-    path: Path, entries: Mapping[int, Entry], notes_path: Path, notes: Mapping[int, Entry]
+    path: Path, entries: Mapping[int, JsonEntry], notes_path: Path, notes: Mapping[int, JsonEntry]
 ) -> None:
     """Raises InputError naming questions without answers, and answers without questions."""
     faults = []
@@ -243,14 +243,14 @@ def _refuse_alone(
         raise InputError("; ".join(faults))
 
 
-def _question(number: int, entry: Entry, subset: str, image: str) -> VqaQuestion:
+def _question(number: int, entry: JsonEntry, subset: str, image: str) -> VqaQuestion:
     """A question of an official file, without its answers."""
     picture = _field(entry.where, entry.fields, "image_id", int)
     text = _field(entry.where, entry.fields, "question", str)
     return VqaQuestion(number, text, image.format(subset=subset, number=picture))
 
 
-def _answered(question: VqaQuestion, note: Entry) -> VqaQuestion:
+def _answered(question: VqaQuestion, note: JsonEntry) -> VqaQuestion:
     """The question with what people answered."""
     answers = []
     for answer in _field(note.where, note.fields, "answers", list):
@@ -272,7 +272,7 @@ def _answered(question: VqaQuestion, note: Entry) -> VqaQuestion:
     )
 
 
-def _lxmert_questions(entries: Mapping[int, Entry], image: str) -> list[VqaQuestion]:
+def _lxmert_questions(entries: Mapping[int, JsonEntry], image: str) -> list[VqaQuestion]:
     """The questions of an LXMERT list; all of them have scores if one has."""
     is_labelled = any("label" in entry.fields for entry in entries.values())
     asked = []
@@ -303,22 +303,22 @@ def file_of(folder: Path, split: str, patterns: Sequence[str] = QUESTIONS) -> Pa
     return paths[0]
 
 
-def _entries(path: Path, key: str) -> dict[int, Entry]:
+def _entries(path: Path, key: str) -> dict[int, JsonEntry]:
     """Every entry by question id; of a list, or of the list under `key`."""
     content = read_json(path)
     if isinstance(content, dict):
         content = content.get(key)
     if not isinstance(content, list) or not content:
         raise InputError(f"{path}: expected a list of {key}, bare or under {key!r}")
-    entries: dict[int, Entry] = {}
+    entries: dict[int, JsonEntry] = {}
     repeated = []
     for place, fields in enumerate(content):
         where = f"{path}, {key}[{place}]"
         number = _field(where, fields, "question_id", int)
         if number in entries:
             repeated.append(f"{where}: question_id {number} stands there before")
-        entries[number] = Entry(where, fields)
-    refuse(repeated)
+        entries[number] = JsonEntry(where, fields)
+    raise_first(repeated)
     return entries
 
 
@@ -336,7 +336,7 @@ def _field(where: str, fields: object, name: str, kind: type[T]) -> T:
 
 def form_of(folder: Path) -> OpenAnswer:
     """All answers of the folder's map; VL-BERT's and VisualBERT's `<unk>` is never predicted."""
-    return OpenAnswer(answers_of(folder), never=("<unk>",))
+    return OpenAnswer(answers_of(folder), excluded_answers=("<unk>",))
 
 
 def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
@@ -351,7 +351,7 @@ def read(folder: Path, split: str, image: str = COCO) -> list[Example]:
 
 def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], list[str]]:
     """The same, and what the answer map lacks of a labelled split's answers."""
-    asked = questions(folder, split, image)
+    asked = read_questions(folder, split, image)
     # Without labels nothing is looked up, and a folder of questions alone may hold no list of answers.
     labelled = any(question.scores is not None for question in asked)
     form = form_of(folder) if labelled else OpenAnswer(())
@@ -374,12 +374,12 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
                 question.text,
                 label=label,
                 images=(question.image,),
-                official=str(question.id),
+                official_id=str(question.id),
             )
         )
     notes = []
     if labelled:
-        outside, none = unknown(asked, form)
+        outside, none = count_unknown_answers(asked, form)
         answers = f"{outside:,} answers of people are not in the answer map"
         notes.append(
             f"{answers}; {none:,} questions have no answer in it and stay, with no target above 0"
@@ -387,20 +387,20 @@ def _noted(folder: Path, split: str, image: str = COCO) -> tuple[list[Example], 
     return examples, notes
 
 
-def unknown(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
+def count_unknown_answers(asked: Sequence[VqaQuestion], form: OpenAnswer) -> tuple[int, int]:
     """How many of the people's answers are not in the map, and how many questions have no answer in it."""
     outside = 0
     without = 0
     for question in asked:
         scores = question.scores or {}
         for answer in question.answers or scores:
-            outside += answer not in form.place
-        if question.scores is not None and not any(answer in form.place for answer in scores):
+            outside += answer not in form.class_index
+        if question.scores is not None and not any(answer in form.class_index for answer in scores):
             without += 1
     return outside, without
 
 
-def official(said: Mapping[int, str], asked: Sequence[VqaQuestion]) -> dict[str, float]:
+def official_accuracy(said: Mapping[int, str], asked: Sequence[VqaQuestion]) -> dict[str, float]:
     """Official accuracy, 0..1, overall, by type of answer and of question; the script prints it x 100 in two decimals.
 
     Args:
@@ -423,18 +423,18 @@ def official(said: Mapping[int, str], asked: Sequence[VqaQuestion]) -> dict[str,
 
 
 def _refuse_ids(fault: str, ids: AbstractSet[int]) -> None:
-    refuse([f"vqa: {fault} question {number}" for number in sorted(ids)])
+    raise_first([f"vqa: {fault} question {number}" for number in sorted(ids)])
 
 
 def _extra(
     folder: Path, split: str, officials: Sequence[str], answers: Sequence[str]
 ) -> dict[str, float]:
-    asked = questions(folder, split)
+    asked = read_questions(folder, split)
     if not asked[0].answers:
         # LXMERT's lists and unlabelled splits say nothing of what the ten people said.
         return {}
     said = {int(number): answer for number, answer in zip(officials, answers, strict=True)}
-    return official(said, asked)
+    return official_accuracy(said, asked)
 
 
 def _submission(officials: Sequence[str], answers: Sequence[str]) -> str:
@@ -454,13 +454,13 @@ VQA = Task(
     SOURCE,
     dev=("val",),
     test=TEST,
-    layout=_submission,
-    noted=_noted,
+    submission_format=_submission,
+    read_with_notes=_noted,
     file=file_of,
-    listed=form_of,
-    extra=_extra,
+    read_form=form_of,
+    official_scores=_extra,
 )
-MINIVAL = replace(VQA, name="vqa/minival", dev=("minival", "nominival"), like="vqa")
+MINIVAL = replace(VQA, name="vqa/minival", dev=("minival", "nominival"), head_task="vqa")
 """Scored on some of val, and able to learn from the rest: LXMERT's `minival.json` and `nominival.json`.
 
 UNITER and VisualBERT re-cut val, too, each into lists of its own.

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from groundling.core.batch import Batch, Sample
-from groundling.core.documented import documented
 from groundling.core.errors import InputError
-from groundling.core.registry import code_of, described, fitting
-from groundling.data.samples import Samples
+from groundling.core.field_docs import with_field_docs
+from groundling.core.registry import describe_value, require_kind, source_files
+from groundling.data.samples import SampleDataset
 from groundling.runs.hashing import hashes_of
 
 
-@documented
+@with_field_docs
 class Teacher:
     """A frozen model whose features objectives read; `TeacherDataset` puts them beside samples. Abstract."""
 
@@ -47,13 +47,15 @@ class Teacher:
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
         """The ids of its inputs alone, for a teacher whose inputs take time to make; equal in every run."""
-        return [one.id for one in inputs_of(self, rows)]
+        return [one.id for one in read_inputs(self, rows)]
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """Its features of a batch of its own inputs, by name: (U, ...) for U rows."""
         raise NotImplementedError
 
-    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def countable_features(
+        self, batch: Batch, features: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Those of its features, of a batch of its inputs, by which objectives count, in the computer's own memory.
 
         By default these are all, and reading them waits for the accelerator they are on: a teacher that can tell
@@ -69,7 +71,7 @@ class Teacher:
         """
         return (self,)
 
-    def uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
+    def merge_uncached(self, parts: Sequence[Teacher]) -> Sequence[Teacher]:
         """What runs in every step in place of those of its parts that no cache has; by default each by itself."""
         return parts
 
@@ -78,9 +80,9 @@ class Teacher:
 
         By default its class and the hash of the file that defines it; a teacher with weights adds their hash.
         """
-        return origin(type(self))
+        return code_hash(type(self))
 
-    def fit(self, samples: Samples) -> object:
+    def fit(self, samples: SampleDataset) -> object:
         """Whatever it must know of the data before it is asked, such as the features' spread; most need nothing."""
         return self
 
@@ -94,13 +96,13 @@ class Teacher:
         return [{name: values[row] for name, values in arrays.items()} for row in range(batch.rows)]
 
 
-def origin(kind: Any) -> dict[str, str]:
+def code_hash(kind: Any) -> dict[str, str]:
     """The name of a class or function, and the SHA-256 of the code that defines it, as JSON.
 
     That of the file; where the file imports modules of the user's own, that of the names and hashes of all of them.
     """
     name = f"{kind.__module__}.{kind.__qualname__}"
-    files = code_of(kind.__module__)
+    files = source_files(kind.__module__)
     hashes = hashes_of(list(files.values()))
     if len(files) < 2:
         return {"name": name, "source": "".join(hashes)}
@@ -108,21 +110,21 @@ def origin(kind: Any) -> dict[str, str]:
     return {"name": name, "source": hashlib.sha256("".join(lines).encode()).hexdigest()}
 
 
-def inputs_of(teacher: Teacher, rows: Sequence[Sample]) -> list[Sample]:
+def read_inputs(teacher: Teacher, rows: Sequence[Sample]) -> list[Sample]:
     """What a teacher reads of some rows; raises InputError if that is not one sample for each."""
     inputs = teacher.inputs(rows)
     _check_rows(teacher, "inputs", inputs, len(rows), Sample)
     return inputs
 
 
-def ids_of(teacher: Teacher, rows: Sequence[Sample]) -> list[str]:
+def read_input_keys(teacher: Teacher, rows: Sequence[Sample]) -> list[str]:
     """The ids of what it reads of some rows; raises InputError if that is not one text for each."""
     ids = teacher.ids(rows)
     _check_rows(teacher, "ids", ids, len(rows), str)
     return ids
 
 
-def features_of(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
+def compute_features(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     """A teacher's features of a batch of its inputs, without a gradient.
 
     Raises InputError if that is no tensor by name, of as many rows as the batch has inputs.
@@ -133,9 +135,9 @@ def features_of(teacher: Teacher, batch: Batch) -> Mapping[str, Tensor]:
     return cast(Mapping[str, Tensor], features)
 
 
-def arrays_of(teacher: Teacher, batch: Batch) -> list[dict[str, np.ndarray]]:
-    """A teacher's features of every input of a batch, as they are cached; raises InputError as `features_of`."""
-    arrays = teacher.unbatch(features_of(teacher, batch), batch)
+def compute_feature_arrays(teacher: Teacher, batch: Batch) -> list[dict[str, np.ndarray]]:
+    """A teacher's features of every input of a batch, as they are cached; raises InputError as `compute_features`."""
+    arrays = teacher.unbatch(compute_features(teacher, batch), batch)
     _check_rows(teacher, "unbatch", arrays, len(batch), Mapping)
     return arrays
 
@@ -145,21 +147,21 @@ def _check_rows(teacher: Teacher, method: str, found: object, count: int, kind: 
     who = f"the teacher {teacher.name or type(teacher).__name__}: `{method}` returned"
     what = f"expected a list of one {kind.__name__} for each of {count} rows"
     if not isinstance(found, Sequence) or isinstance(found, str):
-        raise InputError(f"{who} {described(found)}; {what}")
+        raise InputError(f"{who} {describe_value(found)}; {what}")
     if len(found) != count:
         raise InputError(f"{who} {len(found)}; {what}")
     for one in found:
         if not isinstance(one, kind):
-            raise InputError(f"{who} a list with {described(one)} in it; {what}")
+            raise InputError(f"{who} a list with {describe_value(one)} in it; {what}")
 
 
 def _check_features(teacher: Teacher, method: str, found: object, count: int) -> None:
     """Raises InputError if a method's answer is no mapping to tensors of `count` rows."""
     who = f"the teacher {teacher.name or type(teacher).__name__}: `{method}`"
     if not isinstance(found, Mapping):
-        raise InputError(f"{who} returned {described(found)}; expected tensors by name")
+        raise InputError(f"{who} returned {describe_value(found)}; expected tensors by name")
     for name, value in found.items():
-        tensor = fitting(value, Tensor, f"{who}: {name!r} is")
+        tensor = require_kind(value, Tensor, f"{who}: {name!r} is")
         if tensor.ndim < 1 or len(tensor) != count:
             raise InputError(
                 f"{who}: {name!r} is {tuple(tensor.shape)}; expected ({count}, ...), a row for each of {count} inputs"
@@ -171,7 +173,7 @@ def is_teacher(value: object) -> TypeGuard[Teacher]:
     return isinstance(value, Teacher)
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class FiniteCheck:
     """A number of a step that has to be finite; it is read when the device has computed it."""
@@ -181,7 +183,7 @@ class FiniteCheck:
     message: Callable[[float], str]
     """The error, from the number that is not finite."""
 
-    def settle(self, number: float) -> None:
+    def raise_if_not_finite(self, number: float) -> None:
         """Raises InputError if the number, now known, is not finite."""
         if not math.isfinite(number):
             raise InputError(self.message(number))
@@ -193,21 +195,23 @@ def add_features(teacher: Teacher, batch: Batch) -> tuple[Batch, list[FiniteChec
     Different inputs are read once. A batch without inputs for this teacher, such as text beside captioned images,
     stays as it is.
     """
-    aside = batch.asides.get(teacher.name)
+    aside = batch.teacher_inputs.get(teacher.name)
     if aside is None:
         return batch, []
-    features = features_of(teacher, aside.batch)
-    checks = [_is_finite(teacher, name, value, batch) for name, value in features.items()]
-    taught = _with(teacher, batch, features)
-    if batch.origin is not None:
-        before = batch.origin.asides[teacher.name].batch
-        countable = teacher.countable(before, features)
+    features = compute_features(teacher, aside.batch)
+    checks = [_finite_check(teacher, name, value, batch) for name, value in features.items()]
+    taught = _replace_inputs_by_features(teacher, batch, features)
+    if batch.cpu_batch is not None:
+        before = batch.cpu_batch.teacher_inputs[teacher.name].batch
+        countable = teacher.countable_features(before, features)
         _check_features(teacher, "countable", countable, len(before))
-        taught = replace(taught, origin=_with(teacher, batch.origin, countable))
+        taught = replace(
+            taught, cpu_batch=_replace_inputs_by_features(teacher, batch.cpu_batch, countable)
+        )
     return taught, checks
 
 
-def _is_finite(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> FiniteCheck:
+def _finite_check(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> FiniteCheck:
     """Whether a feature of a teacher is made of finite numbers."""
     sound = torch.isfinite(values).all()
     few = ", ".join(batch.ids[:3])
@@ -217,9 +221,11 @@ def _is_finite(teacher: Teacher, name: str, values: Tensor, batch: Batch) -> Fin
     )
 
 
-def _with(teacher: Teacher, batch: Batch, features: Mapping[str, Tensor]) -> Batch:
+def _replace_inputs_by_features(
+    teacher: Teacher, batch: Batch, features: Mapping[str, Tensor]
+) -> Batch:
     """The batch with features of its teacher's inputs in place of these."""
-    row = batch.asides[teacher.name].row
+    row = batch.teacher_inputs[teacher.name].row_index
     by_row = {name: value.to(row.device)[row] for name, value in features.items()}
-    rest = {name: one for name, one in batch.asides.items() if name != teacher.name}
-    return replace(batch, features={**batch.features, **by_row}, asides=rest)
+    rest = {name: one for name, one in batch.teacher_inputs.items() if name != teacher.name}
+    return replace(batch, features={**batch.features, **by_row}, teacher_inputs=rest)

@@ -14,26 +14,26 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from groundling.core.batch import Aside, Batch, Example, Sample, collate, needed
-from groundling.core.errors import InputError, naming
+from groundling.core.batch import Batch, Example, Sample, TeacherInput, collate, require
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
-from groundling.data.image_samples import pictures_of
-from groundling.data.images import Picture, digest_of, read_picture
+from groundling.data.image_samples import image_files_by_id
+from groundling.data.images import Picture, image_digest, read_image
 from groundling.data.kmeans import Clusters, kmeans_1d
-from groundling.data.samples import Samples
+from groundling.data.samples import SampleDataset
 from groundling.data.text.keywords import (
-    Keywords,
-    Yake,
+    KeywordExtractor,
+    YakeExtractor,
     keyword_importance,
-    select,
-    select_random,
+    select_random_tokens,
+    select_tokens,
     token_scores,
 )
-from groundling.data.text.words import spans
-from groundling.models.clip import FrozenClip, last_pieces
-from groundling.settings.objectives import Targeted
-from groundling.teachers import Teacher, origin
-from groundling.teachers.dataset import BATCH, each_of
+from groundling.data.text.words import word_spans
+from groundling.models.clip import FrozenClip, last_token_positions
+from groundling.settings.objectives import TargetedDistillationSettings
+from groundling.teachers import Teacher, code_hash
+from groundling.teachers.feature_cache import BATCH, iterate_samples
 
 FEATURES = (
     "clip_image",
@@ -66,7 +66,7 @@ class ClusterConfidence:
     classes: int
 
 
-class Photos:
+class TeacherImages:
     """The images of a teacher's examples; equal files have equal ids."""
 
     def __init__(self, where: str | Mapping[str, Picture]) -> None:
@@ -75,15 +75,15 @@ class Photos:
         self.files: dict[str, Picture] = {}
         self.digests: dict[str, str] = {}
 
-    def find(self, samples: Samples, who: str) -> None:
+    def find(self, samples: SampleDataset, who: str) -> None:
         """Find the images of samples; raises InputError, naming `who` reads them, for one that is missing."""
-        self.files.update(pictures_of(samples, self.where, who))
+        self.files.update(image_files_by_id(samples, self.where, who))
 
     def id(self, example: Example) -> str:
         """A hash of the contents of an example's image."""
         (name,) = example.images
         if name not in self.digests:
-            self.digests[name] = digest_of(self.files[name])[:32]
+            self.digests[name] = image_digest(self.files[name])[:32]
         return self.digests[name]
 
     def name(self, image_id: str) -> str:
@@ -93,99 +93,101 @@ class Photos:
     def pixels(self, name: str, clips: Sequence[FrozenClip]) -> list[np.ndarray]:
         """An image as each model reads it; raises InputError if its file is no image."""
         path = self.files[name]
-        with naming(path):
-            image = read_picture(path)
-        sides = [needed(clip.image, "image", "what is asked of this teacher") for clip in clips]
-        return [side.pixels(image) for side in sides]
+        with prefix_errors(path):
+            image = read_image(path)
+        sides = [require(clip.image, "image", "what is asked of this teacher") for clip in clips]
+        return [side.preprocess(image) for side in sides]
 
 
-class Clips(NamedTuple):
+class ClipModels(NamedTuple):
     """The models behind a teacher, and the images that they read."""
 
-    own: FrozenClip
+    model: FrozenClip
     """Its features are the teacher's."""
     scorer: FrozenClip
     """It compares image and text; the same one, unless the sides of `own` are of different models."""
-    joint: bool
+    in_joint_space: bool
     """Whether features are in the joint space, and not before the projections."""
-    photos: Photos
+    photos: TeacherImages
 
     @property
-    def apart(self) -> bool:
+    def has_scorer(self) -> bool:
         """Whether another model compares image and text."""
-        return self.scorer is not self.own
+        return self.scorer is not self.model
 
     @property
     def scored_image(self) -> str:
         """The feature in which an image is compared with texts."""
-        return "clip_image" if self.joint and not self.apart else SCORED_IMAGE
+        return "clip_image" if self.in_joint_space and not self.has_scorer else SCORED_IMAGE
 
     @property
     def scored_text(self) -> str:
         """The feature in which a text is compared with images."""
-        return "clip_text" if self.joint and not self.apart else SCORED_TEXT
+        return "clip_text" if self.in_joint_space and not self.has_scorer else SCORED_TEXT
 
-    def unit(self, states: Tensor) -> Tensor:
+    def normalize_text(self, states: Tensor) -> Tensor:
         """States (..., D) of the own text side as features (..., E)."""
-        return F.normalize(_projected(self.own, states) if self.joint else states, dim=-1)
+        return F.normalize(
+            _projected(self.model, states) if self.in_joint_space else states, dim=-1
+        )
 
     def with_own_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
         """Inputs with their texts, as the own model reads them."""
         if inputs[0].clip is not None:
             return inputs
-        rows = self.own.rows(texts)
+        rows = self.model.tokenize(texts)
         pairs = zip(inputs, rows, strict=True)
-        return [replace(one, clip=row, dropped=dropped) for one, (row, dropped) in pairs]
+        return [replace(one, clip=row, truncated_tokens=dropped) for one, (row, dropped) in pairs]
 
     def with_scorer_text(self, inputs: list[Sample], texts: Sequence[str]) -> list[Sample]:
         """Inputs with their texts, as the scorer reads them, where it is another model."""
-        beside = inputs[0].asides.get("scorer")
-        if not self.apart or (beside is not None and beside.clip is not None):
+        beside = inputs[0].teacher_inputs.get("scorer")
+        if not self.has_scorer or (beside is not None and beside.clip is not None):
             return inputs
-        rows = self.scorer.rows(texts)
+        rows = self.scorer.tokenize(texts)
         return [
-            _beside(one, "scorer", clip=row) for one, (row, _) in zip(inputs, rows, strict=True)
+            _add_aside(one, "scorer", clip=row) for one, (row, _) in zip(inputs, rows, strict=True)
         ]
 
 
 class ClipBatch:
     """One batch of inputs, whose texts each model reads at most once for all parts of a teacher."""
 
-    def __init__(self, clips: Clips, batch: Batch) -> None:
-        self.clips = clips
+    def __init__(self, clips: ClipModels, batch: Batch) -> None:
+        self.models = clips
         self.batch = batch
-        self.found: dict[str, Tensor] = dict(batch.features)
+        self.features: dict[str, Tensor] = dict(batch.features)
 
     @cached_property
-    def own_text(self) -> tuple[Tensor, Tensor]:
+    def model_text(self) -> tuple[Tensor, Tensor]:
         """The own model's states of each text's tokens (U, V, D), and the one at its end (U, D)."""
-        return self.clips.own.texts(self.batch)
+        return self.models.model.encode_texts(self.batch)
 
     @cached_property
     def scorer_text(self) -> tuple[Tensor, Tensor]:
         """The same of the scorer, of the inputs that are beside the batch's."""
-        return self.clips.scorer.texts(self.batch.asides["scorer"].batch)
+        return self.models.scorer.encode_texts(self.batch.teacher_inputs["scorer"].batch)
 
 
-class ClipPart(Teacher):
+class ClipTeacherPart(Teacher):
     """Some features of a CLIP-like model. Abstract."""
 
-    selects = False
+    selects_words = False
     """Whether it selects words, among those that the student reads."""
 
-    def __init__(self, clips: Clips, made: Collection[str], sees: bool, reads: bool) -> None:
+    def __init__(self, clips: ClipModels, made: Collection[str], sees: bool, reads: bool) -> None:
         """`made`: names of its features; `sees`, `reads`: whether they depend on the image, and on the text."""
         self.clips = clips
-        self.made = tuple(sorted(made))
-        self.sees = sees
-        self.reads = reads
+        self.feature_names = tuple(sorted(made))
+        self.reads_images = sees
+        self.reads_texts = reads
 
     @property
-    def carried(self) -> set[str]:
+    def required_features(self) -> set[str]:
         """Features of earlier parts that it reads."""
         return set()
 
-    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+    def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with what this part reads of their rows."""
         return inputs
 
@@ -193,16 +195,18 @@ class ClipPart(Teacher):
         """Its features, by name; abstract."""
         raise NotImplementedError
 
-    def to(self, device: torch.device | str) -> ClipPart:
+    def to(self, device: torch.device | str) -> ClipTeacherPart:
         """Move the models."""
-        self.clips.own.to(device)
+        self.clips.model.to(device)
         self.clips.scorer.to(device)
         return self
 
-    def fit(self, samples: Samples) -> ClipPart:
+    def fit(self, samples: SampleDataset) -> ClipTeacherPart:
         """Find the images; raises InputError if an example has no image or several, or if an image is missing."""
-        if self.sees:
-            self.clips.photos.find(samples, f"a teacher that is asked for {', '.join(self.made)}")
+        if self.reads_images:
+            self.clips.photos.find(
+                samples, f"a teacher that is asked for {', '.join(self.feature_names)}"
+            )
         return self
 
     def ids(self, rows: Sequence[Sample]) -> list[str]:
@@ -212,79 +216,81 @@ class ClipPart(Teacher):
         """
         ids = []
         for row in rows:
-            example = needed(row.example, "example", "a teacher")
+            example = require(row.example, "example", "a teacher")
             parts = []
-            if self.reads:
-                text = text_of(example)
-                lost = _unread(row, text) if self.selects else ()
+            if self.reads_texts:
+                text = text_for_clip(example)
+                lost = _truncated_words(row, text) if self.selects_words else ()
                 parts.append(_digest(f"{text}\n{lost}" if lost else text))
-            if self.sees:
+            if self.reads_images:
                 parts.append(self.clips.photos.id(example))
             ids.append("|".join(parts))
         return ids
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Pixels and texts, as far as they are needed beside the features that the rows have already."""
-        carried = [name for name in rows[0].features if name in self.carried]
+        carried = [name for name in rows[0].features if name in self.required_features]
         inputs = [
             Sample(name, features={feature: row.features[feature] for feature in carried})
             for name, row in zip(self.ids(rows), rows, strict=True)
         ]
-        return self.extend(inputs, rows)
+        return self.add_inputs(inputs, rows)
 
     @torch.no_grad()
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """Its features of a batch, by name; see `ClipTeacher`."""
         found = self.compute(ClipBatch(self.clips, batch.to(self.clips.scorer.device)))
-        return {name: found[name] for name in self.made}
+        return {name: found[name] for name in self.feature_names}
 
-    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def countable_features(
+        self, batch: Batch, features: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Nothing: no objective counts by these."""
         return {}
 
     def key(self) -> dict[str, Any]:
         """Weights, preprocessing and tokenizers on which its features depend."""
         key: dict[str, Any] = {
-            "features": list(self.made),
-            "space": "joint" if self.clips.joint else "pre_projection",
+            "features": list(self.feature_names),
+            "space": "joint" if self.clips.in_joint_space else "pre_projection",
         }
-        models = {"teacher": self.clips.own}
-        if self.clips.apart:
+        models = {"teacher": self.clips.model}
+        if self.clips.has_scorer:
             models["scorer"] = self.clips.scorer
         for name, clip in models.items():
-            if self.sees and clip.image is not None:
+            if self.reads_images and clip.image is not None:
                 key[f"{name}_image"] = clip.image_key
-            if self.reads and clip.text is not None:
+            if self.reads_texts and clip.text is not None:
                 key[f"{name}_text"] = clip.text_key
         return key
 
 
-class ClipImages(ClipPart):
+class ClipImagePart(ClipTeacherPart):
     """Features of images: `clip_image`, and `clip_scored_image` where images are compared in another space."""
 
     name = "clip_images"
     cacheable = "always"
 
-    def __init__(self, clips: Clips, made: Collection[str]) -> None:
+    def __init__(self, clips: ClipModels, made: Collection[str]) -> None:
         """`made`: which of the two."""
         super().__init__(clips, made, sees=True, reads=False)
         scored = SCORED_IMAGE in made
-        self.by_own = "clip_image" in made or (scored and not clips.apart)
-        self.by_scorer = scored and clips.apart
+        self.by_own = "clip_image" in made or (scored and not clips.has_scorer)
+        self.by_scorer = scored and clips.has_scorer
 
-    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+    def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with their pixels."""
-        clips = [self.clips.own] * self.by_own + [self.clips.scorer] * self.by_scorer
+        clips = [self.clips.model] * self.by_own + [self.clips.scorer] * self.by_scorer
         pixels: dict[str, list[np.ndarray]] = {}
         out = []
         for one, row in zip(inputs, rows, strict=True):
-            (name,) = needed(row.example, "example", "a teacher").images
+            (name,) = require(row.example, "example", "a teacher").images
             if name not in pixels:
                 pixels[name] = self.clips.photos.pixels(name, clips)
             if self.by_own:
                 one = replace(one, pixels=pixels[name][0])
             if self.by_scorer:
-                one = _beside(one, "scorer", pixels=pixels[name][-1])
+                one = _add_aside(one, "scorer", pixels=pixels[name][-1])
             out.append(one)
         return out
 
@@ -292,30 +298,32 @@ class ClipImages(ClipPart):
         """Unit-length features (U, E); a picture that several inputs share is read once."""
         found = {}
         if self.by_own:
-            pooled, joint = self.clips.own.pictures(one.batch, _image_ids(one.batch))
-            found["clip_image"] = F.normalize(joint if self.clips.joint else pooled, dim=-1)
-            if SCORED_IMAGE in self.made:
+            pooled, joint = self.clips.model.encode_images(one.batch, _image_ids(one.batch))
+            found["clip_image"] = F.normalize(
+                joint if self.clips.in_joint_space else pooled, dim=-1
+            )
+            if SCORED_IMAGE in self.feature_names:
                 found[SCORED_IMAGE] = F.normalize(joint, dim=-1)
         if self.by_scorer:
-            aside = one.batch.asides["scorer"]
-            _, joint = self.clips.scorer.pictures(aside.batch, _image_ids(aside.batch))
-            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)[aside.row]
+            aside = one.batch.teacher_inputs["scorer"]
+            _, joint = self.clips.scorer.encode_images(aside.batch, _image_ids(aside.batch))
+            found[SCORED_IMAGE] = F.normalize(joint, dim=-1)[aside.row_index]
         return found
 
 
-class ClipTexts(ClipPart):
+class ClipTextPart(ClipTeacherPart):
     """Features of texts: `clip_text`, and `clip_scored_text` where texts are compared in another space."""
 
     name = "clip_texts"
 
-    def __init__(self, clips: Clips, made: Collection[str]) -> None:
+    def __init__(self, clips: ClipModels, made: Collection[str]) -> None:
         """`made`: which of the two."""
         super().__init__(clips, made, sees=False, reads=True)
         scored = SCORED_TEXT in made
-        self.by_own = "clip_text" in made or (scored and not clips.apart)
-        self.by_scorer = scored and clips.apart
+        self.by_own = "clip_text" in made or (scored and not clips.has_scorer)
+        self.by_scorer = scored and clips.has_scorer
 
-    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+    def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with their texts."""
         texts = _texts_of(rows)
         if self.by_own:
@@ -326,89 +334,100 @@ class ClipTexts(ClipPart):
         """Unit-length features (U, E)."""
         found = {}
         if self.by_own:
-            _, ends = one.own_text
-            found["clip_text"] = self.clips.unit(ends)
-            if SCORED_TEXT in self.made and not self.clips.apart:
-                found[SCORED_TEXT] = F.normalize(_projected(self.clips.own, ends), dim=-1)
+            _, ends = one.model_text
+            found["clip_text"] = self.clips.normalize_text(ends)
+            if SCORED_TEXT in self.feature_names and not self.clips.has_scorer:
+                found[SCORED_TEXT] = F.normalize(_projected(self.clips.model, ends), dim=-1)
         if self.by_scorer:
             _, ends = one.scorer_text
-            row = one.batch.asides["scorer"].row
+            row = one.batch.teacher_inputs["scorer"].row_index
             found[SCORED_TEXT] = F.normalize(_projected(self.clips.scorer, ends), dim=-1)[row]
         return found
 
 
-class ClipWords(ClipPart):
+class ClipWordPart(ClipTeacherPart):
     """The words that matter most, `clip_word`, and their features, `clip_words`."""
 
     name = "clip_words"
-    selects = True
+    selects_words = True
 
-    def __init__(self, clips: Clips, options: Targeted, keywords: Keywords | None = None) -> None:
+    def __init__(
+        self,
+        clips: ClipModels,
+        options: TargetedDistillationSettings,
+        keywords: KeywordExtractor | None = None,
+    ) -> None:
         """`options`: how words are selected; `keywords`: an extractor other than the built-in one."""
         self.options = options
-        self.keywords = keywords or Yake()
-        self.ranks = options.select == "top"  # by what words are worth, and not by chance
+        self.keywords = keywords or YakeExtractor()
+        self.ranks = options.word_selection == "top"  # by what words are worth, and not by chance
         super().__init__(clips, ("clip_words", "clip_word"), sees=self.ranks, reads=True)
 
     @property
-    def carried(self) -> set[str]:
+    def required_features(self) -> set[str]:
         """The image, with which words are compared."""
         return {self.clips.scored_image} if self.ranks else set()
 
     def key(self) -> dict[str, Any]:
         """As every part's, and how words are selected."""
-        selection: dict[str, Any] = {"words": self.options.words, "select": self.options.select}
+        selection: dict[str, Any] = {
+            "words": self.options.num_words,
+            "select": self.options.word_selection,
+        }
         if self.ranks:
             extractor = self.keywords
             kind = extractor if hasattr(extractor, "__qualname__") else type(extractor)
-            selection |= {"relevance": self.options.relevance, "keywords": origin(kind)}
+            selection |= {"relevance": self.options.relevance, "keywords": code_hash(kind)}
         return super().key() | {"selection": selection}
 
-    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+    def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with their texts, and what is needed to select words."""
         texts = _texts_of(rows)
         inputs = self.clips.with_own_text(inputs, texts)
         if self.ranks:
             inputs = self.clips.with_scorer_text(inputs, texts)
         each = zip(inputs, texts, rows, strict=True)
-        return [self._with_words(one, text, _unread(row, text)) for one, text, row in each]
+        return [self._with_words(one, text, _truncated_words(row, text)) for one, text, row in each]
 
     def _with_words(self, one: Sample, text: str, lost: Sequence[int]) -> Sample:
         """An input with what is needed to select its words: `candidate` and `importance` (K,), or `clip_word` (M,)."""
-        places = spans(text)
+        places = word_spans(text)
         # Of a word that was cut off for either side nothing can be compared.
-        is_candidate = _are_words(text, places)
+        is_candidate = _is_word(text, places)
         is_candidate[list(lost)] = False
-        for row in (one.clip, one.asides["scorer"].clip if "scorer" in one.asides else None):
+        for row in (
+            one.clip,
+            one.teacher_inputs["scorer"].clip if "scorer" in one.teacher_inputs else None,
+        ):
             if row is not None:
-                is_candidate &= np.isin(np.arange(len(places)), row.word)
+                is_candidate &= np.isin(np.arange(len(places)), row.word_ids)
         if not self.ranks:
             rng = generator("clip_words", text)
-            chosen = select_random(is_candidate, self.options.words, rng)
+            chosen = select_random_tokens(is_candidate, self.options.num_words, rng)
             return replace(one, features={**one.features, "clip_word": self._numbers(chosen)})
         worth = keyword_importance(text, places, self.keywords)
         features = {"candidate": is_candidate, "importance": worth}
         one = replace(one, features={**one.features, **features})
         if self.options.relevance == "isolated":
-            one = _beside(one, "alone", clip=self.clips.scorer.alone(text))
+            one = _add_aside(one, "alone", clip=self.clips.scorer.tokenize_words(text))
         return one
 
     def _numbers(self, chosen: np.ndarray) -> np.ndarray:
         """The numbers of selected words (M,) int64, -1 beyond."""
-        numbers = np.full(self.options.words, -1, np.int64)
+        numbers = np.full(self.options.num_words, -1, np.int64)
         numbers[: len(chosen)] = chosen
         return numbers
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """Numbers (U, M) of the words that matter most, and their features (U, M, E)."""
-        states, _ = one.own_text
-        chosen = one.found["clip_word"] if not self.ranks else self._selected(one)
+        states, _ = one.model_text
+        chosen = one.features["clip_word"] if not self.ranks else self._selected(one)
         return {"clip_word": chosen, "clip_words": self._features(one.batch, states, chosen)}
 
     def _selected(self, one: ClipBatch) -> Tensor:
         """Numbers (U, M) of the words that matter most; raises InputError for a cosine that is no number."""
-        words = self.options.words
-        chosen = [self._numbers(select(*scores, words)) for scores in self.scores(one)]
+        words = self.options.num_words
+        chosen = [self._numbers(select_tokens(*scores, words)) for scores in self.scores(one)]
         return torch.from_numpy(np.stack(chosen)).to(one.batch.device)
 
     def scores(self, one: ClipBatch) -> list[tuple[np.ndarray, np.ndarray]]:
@@ -431,42 +450,44 @@ class ClipWords(ClipPart):
         """The cosine (U, K) of each row's image and each of its raw words."""
         batch, scorer = one.batch, self.clips.scorer
         count = batch.features["candidate"].shape[1]
-        image = one.found[self.clips.scored_image]
+        image = one.features[self.clips.scored_image]
         if self.options.relevance == "isolated":
-            return self._alone(batch.asides["alone"], image, count)
-        if self.clips.apart:
-            aside = batch.asides["scorer"]
-            states = one.scorer_text[0][aside.row]
-            windows = needed(aside.batch.clip, "clip", "visual relevance")
-            last = last_pieces(windows.word, count)[aside.row]
+            return self._alone(batch.teacher_inputs["alone"], image, count)
+        if self.clips.has_scorer:
+            aside = batch.teacher_inputs["scorer"]
+            states = one.scorer_text[0][aside.row_index]
+            windows = require(aside.batch.clip, "clip", "visual relevance")
+            last = last_token_positions(windows.word_ids, count)[aside.row_index]
         else:
-            states, _ = one.own_text
-            last = last_pieces(needed(batch.clip, "clip", "visual relevance").word, count)
-        of_words = F.normalize(_projected(scorer, _at(states, last)), dim=-1)
+            states, _ = one.model_text
+            last = last_token_positions(
+                require(batch.clip, "clip", "visual relevance").word_ids, count
+            )
+        of_words = F.normalize(_projected(scorer, _gather_states(states, last)), dim=-1)
         return (of_words @ image.unsqueeze(-1)).squeeze(-1)
 
-    def _alone(self, aside: Aside, image: Tensor, count: int) -> Tensor:
+    def _alone(self, aside: TeacherInput, image: Tensor, count: int) -> Tensor:
         """The same of words that are each a text by itself."""
-        windows = needed(aside.batch.clip, "clip", "visual relevance")
-        side = needed(self.clips.scorer.text, "text", "visual relevance")
+        windows = require(aside.batch.clip, "clip", "visual relevance")
+        side = require(self.clips.scorer.text, "text", "visual relevance")
         _, ends = side.unprojected(windows)
         ends = F.normalize(side.projection(ends), dim=-1)
         number = torch.arange(len(ends), device=ends.device)
-        begins = torch.searchsorted(windows.row.contiguous(), windows.row.contiguous())
+        begins = torch.searchsorted(windows.row_index.contiguous(), windows.row_index.contiguous())
         place = number - begins
         by_row = ends.new_zeros(aside.batch.rows, max(count, int(place.max()) + 1), ends.shape[1])
-        by_row[windows.row, place] = ends
-        return (by_row[aside.row, :count] @ image.unsqueeze(-1)).squeeze(-1)
+        by_row[windows.row_index, place] = ends
+        return (by_row[aside.row_index, :count] @ image.unsqueeze(-1)).squeeze(-1)
 
     def _features(self, batch: Batch, states: Tensor, chosen: Tensor) -> Tensor:
         """Features (U, M, E) of selected words (U, M), zeros where there is none."""
-        windows = needed(batch.clip, "clip", "features of words")
-        count = 1 + max(0, int(windows.word.max()))
-        last = last_pieces(windows.word, count).gather(1, chosen.clamp(min=0))
-        return self.clips.unit(_at(states, last)) * (chosen >= 0).unsqueeze(-1)
+        windows = require(batch.clip, "clip", "features of words")
+        count = 1 + max(0, int(windows.word_ids.max()))
+        last = last_token_positions(windows.word_ids, count).gather(1, chosen.clamp(min=0))
+        return self.clips.normalize_text(_gather_states(states, last)) * (chosen >= 0).unsqueeze(-1)
 
 
-class ClipScores(ClipPart):
+class ClipScorePart(ClipTeacherPart):
     """What follows from the features of image and text: `clip_similarity` and `clip_confidence`."""
 
     name = "clip_scores"
@@ -475,20 +496,20 @@ class ClipScores(ClipPart):
 
     def __init__(
         self,
-        clips: Clips,
+        clips: ClipModels,
         made: Collection[str],
-        sure_of: AnswerConfidence | ClusterConfidence | None = None,
+        confidence: AnswerConfidence | ClusterConfidence | None = None,
     ) -> None:
         """`made`: which of the two; `sure_of`: what `clip_confidence` is about."""
-        self.sure_of = sure_of
+        self.sure_of = confidence
         self.answers: Tensor | None = None
         self.clusters: Clusters | None = None
         super().__init__(clips, made, sees=True, reads="clip_similarity" in made)
 
     @property
-    def carried(self) -> set[str]:
+    def required_features(self) -> set[str]:
         """What is compared."""
-        return {self.clips.scored_image} | ({self.clips.scored_text} if self.reads else set())
+        return {self.clips.scored_image} | ({self.clips.scored_text} if self.reads_texts else set())
 
     def key(self) -> dict[str, Any]:
         """As every part's, and the answers."""
@@ -498,22 +519,22 @@ class ClipScores(ClipPart):
             key["answers"] = hashlib.sha256(listed).hexdigest()
         return key
 
-    def fit(self, samples: Samples) -> ClipPart:
+    def fit(self, samples: SampleDataset) -> ClipTeacherPart:
         """Find the images, and the classes' clusters among the similarities of all rows."""
         super().fit(samples)
-        self.cluster(samples, ())
+        self.fit_clusters(samples, ())
         return self
 
-    def cluster(self, samples: Samples, compared: Sequence[ClipPart]) -> None:
+    def fit_clusters(self, samples: SampleDataset, compared: Sequence[ClipTeacherPart]) -> None:
         """Find the classes' clusters; `compared`: the parts whose features the samples do not carry."""
         if not isinstance(self.sure_of, ClusterConfidence) or self.clusters is not None:
             return
         similarity = "clip_similarity"
-        own = ClipScores(self.clips, (similarity,))
-        one = ClipParts(self.clips, [*compared, own], (similarity,))
+        own = ClipScorePart(self.clips, (similarity,))
+        one = CombinedClipTeacher(self.clips, [*compared, own], (similarity,))
         found: list[np.ndarray] = []
         rows: list[Sample] = []
-        for number, sample in enumerate(each_of(samples), 1):
+        for number, sample in enumerate(iterate_samples(samples), 1):
             rows += sample.rows
             if len(rows) >= BATCH or number == len(samples):
                 found.append(one.features(collate(one.inputs(rows)))[similarity].cpu().numpy())
@@ -523,12 +544,12 @@ class ClipScores(ClipPart):
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """The scaled cosine (U,), and the largest share (U,) of the softmax over the answers."""
         found = {}
-        image = one.found[self.clips.scored_image]
-        if self.reads:
-            scale = needed(self.clips.scorer.text, "text", "a similarity").logit_scale.exp()
-            pairs = image * one.found[self.clips.scored_text]
+        image = one.features[self.clips.scored_image]
+        if self.reads_texts:
+            scale = require(self.clips.scorer.text, "text", "a similarity").logit_scale.exp()
+            pairs = image * one.features[self.clips.scored_text]
             found["clip_similarity"] = scale * pairs.sum(-1)
-        if "clip_confidence" in self.made:
+        if "clip_confidence" in self.feature_names:
             if isinstance(self.sure_of, AnswerConfidence):
                 found["clip_confidence"] = self._of_answers(image, self.sure_of.texts)
             else:
@@ -537,59 +558,64 @@ class ClipScores(ClipPart):
 
     def _of_classes(self, similarity: Tensor) -> Tensor:
         """The largest share (U,) of the softmax over the classes' clusters."""
-        clusters = needed(self.clusters, "clusters", "a teacher's confidence")
+        clusters = require(self.clusters, "clusters", "a teacher's confidence")
         logits = torch.from_numpy(clusters.logits(similarity.cpu().numpy()))
         return logits.softmax(-1).amax(-1).to(similarity)
 
     def _of_answers(self, image: Tensor, texts: Sequence[str]) -> Tensor:
         """The largest share (U,) of the softmax over answers, whose embeddings are computed once."""
         scorer = self.clips.scorer
-        side = needed(scorer.text, "text", "an answer's embedding")
+        side = require(scorer.text, "text", "an answer's embedding")
         if self.answers is None:
-            self.answers = scorer.embedded([row for row, _ in scorer.rows(texts)])
+            self.answers = scorer.embed_texts([row for row, _ in scorer.tokenize(texts)])
         answers = self.answers.to(image.device)
         return (side.logit_scale.exp() * image @ answers.T).softmax(-1).amax(-1)
 
 
-class ClipParts(ClipPart):
+class CombinedClipTeacher(ClipTeacherPart):
     """Several parts in one pass, as they run in every step of training."""
 
     name = "clip"
 
-    def __init__(self, clips: Clips, members: Sequence[ClipPart], made: Collection[str]) -> None:
+    def __init__(
+        self, clips: ClipModels, members: Sequence[ClipTeacherPart], made: Collection[str]
+    ) -> None:
         """`members`: in the order in which later ones read earlier ones' features; `made`: the features returned."""
         super().__init__(
-            clips, made, any(one.sees for one in members), any(one.reads for one in members)
+            clips,
+            made,
+            any(one.reads_images for one in members),
+            any(one.reads_texts for one in members),
         )
         self.members = members
-        self.selects = any(one.selects for one in members)
+        self.selects_words = any(one.selects_words for one in members)
 
     @property
-    def carried(self) -> set[str]:
+    def required_features(self) -> set[str]:
         """Features that no member makes itself."""
-        carried = {name for one in self.members for name in one.carried}
-        return carried - {name for one in self.members for name in one.made}
+        carried = {name for one in self.members for name in one.required_features}
+        return carried - {name for one in self.members for name in one.feature_names}
 
-    def fit(self, samples: Samples) -> ClipPart:
+    def fit(self, samples: SampleDataset) -> ClipTeacherPart:
         """Find the images, and what members must know of the data."""
         super().fit(samples)
-        compared = [one for one in self.members if isinstance(one, ClipImages | ClipTexts)]
+        compared = [one for one in self.members if isinstance(one, ClipImagePart | ClipTextPart)]
         for one in self.members:
-            if isinstance(one, ClipScores):
-                one.cluster(samples, compared)
+            if isinstance(one, ClipScorePart):
+                one.fit_clusters(samples, compared)
         return self
 
-    def extend(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
+    def add_inputs(self, inputs: list[Sample], rows: Sequence[Sample]) -> list[Sample]:
         """Inputs with what every member reads."""
         for one in self.members:
-            inputs = one.extend(inputs, rows)
+            inputs = one.add_inputs(inputs, rows)
         return inputs
 
     def compute(self, one: ClipBatch) -> dict[str, Tensor]:
         """All members' features."""
         for member in self.members:
-            one.found |= member.compute(one)
-        return one.found
+            one.features |= member.compute(one)
+        return one.features
 
     def key(self) -> dict[str, Any]:
         """Every member's."""
@@ -603,32 +629,32 @@ def _image_ids(batch: Batch) -> list[str]:
 
 def _texts_of(rows: Sequence[Sample]) -> list[str]:
     """What CLIP reads of some rows."""
-    return [text_of(needed(row.example, "example", "a teacher")) for row in rows]
+    return [text_for_clip(require(row.example, "example", "a teacher")) for row in rows]
 
 
-def text_of(example: Example) -> str:
+def text_for_clip(example: Example) -> str:
     """What CLIP reads of a row: its first text and, after a space, its second, without a head's cue.
 
     Raw words keep the numbers that they have in the row (`Tokens.word`): the space ends the first text's last word.
     """
-    text = example.text if example.pair is None else f"{example.text} {example.pair}"
-    return text.removesuffix(example.cue).rstrip() if example.cue else text
+    text = example.text if example.text_pair is None else f"{example.text} {example.text_pair}"
+    return text.removesuffix(example.prompt_suffix).rstrip() if example.prompt_suffix else text
 
 
-def _are_words(text: str, places: np.ndarray) -> np.ndarray:
+def _is_word(text: str, places: np.ndarray) -> np.ndarray:
     """Which raw words (K,) bool are words, and no marks."""
     return np.array([text[start].isalnum() for start, _ in places], bool)
 
 
-def _unread(row: Sample, text: str) -> tuple[int, ...]:
+def _truncated_words(row: Sample, text: str) -> tuple[int, ...]:
     """The words of a row's text of which the student has no piece, because they were cut off or have none."""
-    if row.text is None or row.words is None:
+    if row.text is None or row.word_type_ids is None:
         return ()
-    unread = np.ones(len(row.words) + 1, bool)
-    unread[row.text.word] = False  # -1, no word, is the place behind the last one
+    unread = np.ones(len(row.word_type_ids) + 1, bool)
+    unread[row.text.word_ids] = False  # -1, no word, is the place behind the last one
     if not unread[:-1].any():
         return ()
-    is_word = _are_words(text, spans(text))  # a head's cue is behind them
+    is_word = _is_word(text, word_spans(text))  # a head's cue is behind them
     return tuple(np.flatnonzero(unread[: len(is_word)] & is_word).tolist())
 
 
@@ -636,19 +662,19 @@ def _digest(text: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
-def _beside(one: Sample, name: str, **parts: Any) -> Sample:
+def _add_aside(one: Sample, name: str, **parts: Any) -> Sample:
     """An input with more to be read beside it: under `name`, by a tower of its own."""
-    aside = replace(one.asides.get(name, Sample(one.id)), **parts)
-    return replace(one, asides={**one.asides, name: aside})
+    aside = replace(one.teacher_inputs.get(name, Sample(one.id)), **parts)
+    return replace(one, teacher_inputs={**one.teacher_inputs, name: aside})
 
 
 def _projected(clip: FrozenClip, states: Tensor) -> Tensor:
-    side = needed(clip.text, "text", "what is asked of this teacher")
+    side = require(clip.text, "text", "what is asked of this teacher")
     projected: Tensor = side.projection(states)
     return projected
 
 
-def _at(states: Tensor, places: Tensor) -> Tensor:
+def _gather_states(states: Tensor, places: Tensor) -> Tensor:
     """States (U, V, D) at places (U, K): (U, K, D); the first one's where there is none (-1)."""
     index = places.clamp(min=0).unsqueeze(-1).expand(-1, -1, states.shape[-1])
     return states.gather(1, index)

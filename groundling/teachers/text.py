@@ -14,13 +14,13 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Example, Sample, TextRow, collate, needed
+from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.data.samples import Samples, TextSamples, WindowInput
-from groundling.models.clip import ClipText, last_pieces
+from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset
+from groundling.models.clip import ClipTextTower, last_token_positions
 from groundling.models.loading import weights_sha256
-from groundling.models.text import TextEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.teachers import Teacher
 
 CALIBRATION = 2048
@@ -43,18 +43,18 @@ class ClipTextTeacher(Teacher):
 
     def __init__(
         self,
-        clip: ClipText,
+        clip: ClipTextTower,
         tokenizer: PreTrainedTokenizerBase,
         standardise: bool = True,
         max_windows: int = 0,
     ) -> None:
         """The tokenizer is the tower's own; at most `max_windows` windows a text are read (0: all)."""
         self.clip = clip.eval().requires_grad_(False)
-        self.width = clip.width
-        self.windows = WindowInput(tokenizer, clip.window, max_windows)
+        self.width = clip.embed_dim
+        self.windows = ClipRowEncoder(tokenizer, clip.context_length, max_windows)
         self.standardise = standardise
         self.stats: dict[str, tuple[Tensor, Tensor]] = {}
-        self.converted: dict[tuple[str, str | None], Sample] = {}
+        self.cached_inputs: dict[tuple[str, str | None], Sample] = {}
         self.calibrated_on = ""
 
     @property
@@ -70,19 +70,19 @@ class ClipTextTeacher(Teacher):
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Windows and words of each row's own text, converted once; equal ones have equal ids."""
-        examples = [needed(row.example, "example", "a teacher of texts") for row in rows]
-        missing = [one for one in examples if (one.text, one.pair) not in self.converted]
-        if missing and len(self.converted) > REMEMBERED:
-            self.converted.clear()
+        examples = [require(row.example, "example", "a teacher of texts") for row in rows]
+        missing = [one for one in examples if (one.text, one.text_pair) not in self.cached_inputs]
+        if missing and len(self.cached_inputs) > REMEMBERED:
+            self.cached_inputs.clear()
             missing = examples
         if missing:
-            texts = [Example(str(n), one.text, one.pair) for n, one in enumerate(missing)]
-            samples = TextSamples(texts, None, self.windows).get(range(len(texts)))
+            texts = [Example(str(n), one.text, one.text_pair) for n, one in enumerate(missing)]
+            samples = TextDataset(texts, None, self.windows).get(range(len(texts)))
             for one, sample in zip(missing, samples, strict=True):
-                self.converted[one.text, one.pair] = replace(sample, id=_identity(sample))
-        return [self.converted[one.text, one.pair] for one in examples]
+                self.cached_inputs[one.text, one.text_pair] = replace(sample, id=_input_key(sample))
+        return [self.cached_inputs[one.text, one.text_pair] for one in examples]
 
-    def fit(self, samples: Samples) -> ClipTextTeacher:
+    def fit(self, samples: SampleDataset) -> ClipTextTeacher:
         """Estimate the features' mean and spread on the data's first samples; the same data gives the same numbers."""
         if not self.standardise or self.stats:
             return self
@@ -117,32 +117,32 @@ class ClipTextTeacher(Teacher):
     def features(self, batch: Batch) -> dict[str, Tensor]:
         """`sentence` (U, E), `words` (U, K, E) and `has` (U, K), which says where a word has a feature."""
         batch = batch.to(self.device)
-        windows = needed(batch.clip, "clip", "the teacher")
-        numbers = needed(batch.words, "words", "the teacher")
+        windows = require(batch.clip, "clip", "the teacher")
+        numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
         states, pooled = self.clip(windows)
         rows, count = numbers.shape
-        one_each = torch.ones_like(windows.row)
-        windows_of_row = torch.zeros_like(numbers[:, 0]).index_add(0, windows.row, one_each)
-        total = pooled.new_zeros(rows, pooled.shape[1]).index_add(0, windows.row, pooled)
-        flat = windows.join(states)  # (U, V, E)
-        last = last_pieces(windows.word, count)
+        one_each = torch.ones_like(windows.row_index)
+        windows_of_row = torch.zeros_like(numbers[:, 0]).index_add(0, windows.row_index, one_each)
+        total = pooled.new_zeros(rows, pooled.shape[1]).index_add(0, windows.row_index, pooled)
+        flat = windows.flatten_states(states)  # (U, V, E)
+        last = last_token_positions(windows.word_ids, count)
         chosen = last.clamp(min=0).unsqueeze(-1).expand(-1, -1, flat.shape[-1])
         said = {"sentence": total / windows_of_row.unsqueeze(-1), "words": flat.gather(1, chosen)}
         for part, (mean, spread) in self.stats.items():
             said[part] = (said[part] - mean) / spread
         return {**said, "has": last >= 0}
 
-    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def countable_features(self, batch: Batch, features: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """`has` (U, K), which follows from the words of the windows' pieces."""
         if "has" not in features:
             return {}
-        windows = needed(batch.clip, "clip", "the teacher")
-        numbers = needed(batch.words, "words", "the teacher")
-        return {"has": last_pieces(windows.word, numbers.shape[1]) >= 0}
+        windows = require(batch.clip, "clip", "the teacher")
+        numbers = require(batch.word_type_ids, "word_type_ids", "the teacher")
+        return {"has": last_token_positions(windows.word_ids, numbers.shape[1]) >= 0}
 
     def unbatch(self, features: Mapping[str, Tensor], batch: Batch) -> list[dict[str, np.ndarray]]:
         """Each row's features, those of words without padding."""
-        counts = (needed(batch.words, "words", "the teacher") >= 0).sum(1).tolist()
+        counts = (require(batch.word_type_ids, "word_type_ids", "the teacher") >= 0).sum(1).tolist()
         arrays = {name: value.cpu().numpy() for name, value in features.items()}
         return [
             {
@@ -154,7 +154,7 @@ class ClipTextTeacher(Teacher):
         ]
 
 
-class ClipSentences(ClipTextTeacher):
+class ClipSentenceTeacher(ClipTextTeacher):
     """The sentence features alone, as the tower gives them: the text side of a CLIP.
 
     With one window that is CLIP's own embedding of the text, cut where the window ends; of several it is the mean.
@@ -163,7 +163,7 @@ class ClipSentences(ClipTextTeacher):
     name = "clip_sentences"
 
     def __init__(
-        self, clip: ClipText, tokenizer: PreTrainedTokenizerBase, max_windows: int = 1
+        self, clip: ClipTextTower, tokenizer: PreTrainedTokenizerBase, max_windows: int = 1
     ) -> None:
         """As `ClipTextTeacher`."""
         super().__init__(clip, tokenizer, standardise=False, max_windows=max_windows)
@@ -189,7 +189,7 @@ class FrozenCopy(Teacher):
         if text.sentence is None:
             raise InputError(f"{text.tokenizer.name_or_path}: no sentence vectors to retain")
         self.text = TextEncoder(copy.deepcopy(text.encoder), text.tokenizer)
-        self.text.speaks(text.sentence)
+        self.text.set_sentence_modules(text.sentence)
         self.text.eval().requires_grad_(False)
 
     @property
@@ -204,12 +204,12 @@ class FrozenCopy(Teacher):
 
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         """Each row's own pieces, which nothing has masked yet; equal ones have equal ids."""
-        texts = [needed(row.text, "text", self.name) for row in rows]
-        return [Sample(_text_identity(text), text=text) for text in texts]
+        texts = [require(row.text, "text", self.name) for row in rows]
+        return [Sample(_text_key(text), text=text) for text in texts]
 
     def key(self) -> dict[str, Any]:
         """Its weights, and how it pools."""
-        sentence = needed(self.text.sentence, "sentence", self.name)
+        sentence = require(self.text.sentence, "sentence", self.name)
         return {
             "weights": weights_sha256(self.text.encoder),
             "pooling": list(sentence.pooling.modes),
@@ -219,20 +219,24 @@ class FrozenCopy(Teacher):
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
         """`as_it_was` (U, S), of unit length."""
         encoded = self.text(batch.to(self.device))
-        return {"as_it_was": F.normalize(needed(encoded.sentence, "sentence", self.name), dim=-1)}
+        return {"as_it_was": F.normalize(require(encoded.sentence, "sentence", self.name), dim=-1)}
 
-    def countable(self, batch: Batch, features: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+    def countable_features(
+        self, batch: Batch, features: Mapping[str, Tensor]
+    ) -> Mapping[str, Tensor]:
         """Nothing: no objective counts by these."""
         return {}
 
 
-def _identity(sample: Sample) -> str:
+def _input_key(sample: Sample) -> str:
     """Equal for texts that the teacher reads alike: the same pieces in the same raw words."""
-    row: TextRow = needed(sample.clip, "clip", "a teacher of texts")
-    words = needed(sample.words, "words", "a teacher of texts")
-    return hashlib.blake2b(row.ids.tobytes() + b"|" + words.tobytes(), digest_size=16).hexdigest()
+    row: TextRow = require(sample.clip, "clip", "a teacher of texts")
+    words = require(sample.word_type_ids, "word_type_ids", "a teacher of texts")
+    return hashlib.blake2b(
+        row.input_ids.tobytes() + b"|" + words.tobytes(), digest_size=16
+    ).hexdigest()
 
 
-def _text_identity(text: TextRow) -> str:
+def _text_key(text: TextRow) -> str:
     """Equal for texts of the same pieces."""
-    return hashlib.blake2b(text.ids.tobytes(), digest_size=16).hexdigest()
+    return hashlib.blake2b(text.input_ids.tobytes(), digest_size=16).hexdigest()

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import numpy as np
 from torch.utils.data import Dataset
 
-from groundling.core.batch import Batch, Sample, collate, needed
-from groundling.core.documented import documented
+from groundling.core.batch import Batch, Sample, collate, require
 from groundling.core.errors import InputError
-from groundling.core.registry import fitting
+from groundling.core.field_docs import with_field_docs
+from groundling.core.registry import require_kind
 from groundling.core.rng import generator
-from groundling.data.samples import Samples, Subset
-from groundling.objectives import Objective, in_order
-from groundling.settings.inputs import WeightedFile
+from groundling.data.samples import SampleDataset, Subset
+from groundling.objectives import Objective, order_for_corruption
+from groundling.settings.input_settings import WeightedFile
 from groundling.settings.training import TrainConfig
 
 POOL = 64
@@ -27,12 +27,12 @@ BUCKET = 8192
 """Samples that are sorted by size together where batches are counted in tokens (ChenRocks/UNITER, data/loader)."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class DataSource:
     """A data set of a run, how often it is drawn relative to others, and which objectives score its batches."""
 
-    samples: Samples
+    samples: SampleDataset
     """The data set."""
     ratio: float = 1.0
     """How often it is drawn, relative to the other sources."""
@@ -40,23 +40,25 @@ class DataSource:
     """Names of the objectives that see this source; None for all. UNITER draws one objective per step this way."""
     name: str = field(default="data")
     """What messages call it."""
-    counts: bool = True
+    counts_towards_epoch: bool = True
     """Whether its samples count towards an epoch; text beside captioned images does not (VL-BERT)."""
-    beside: Samples | None = None
+    extra_samples: SampleDataset | None = None
     """Other samples that stand in every batch beside its own, such as unlabelled ones (CLIP-TD, Table 3)."""
-    each: int = 1
+    extra_per_sample: int = 1
     """How many of those stand beside each of its own; a batch has that many times `batch` more samples."""
 
     def __post_init__(self) -> None:
         """Raises InputError if nothing could be put beside its samples."""
-        if self.beside is not None and (self.each < 1 or not len(self.beside)):
+        if self.extra_samples is not None and (
+            self.extra_per_sample < 1 or not len(self.extra_samples)
+        ):
             raise InputError(
-                f"{self.name}: {self.each} of {len(self.beside)} samples beside each of its own, expected at least 1 "
+                f"{self.name}: {self.extra_per_sample} of {len(self.extra_samples)} samples beside each of its own, expected at least 1 "
                 "of at least 1"
             )
 
 
-def sectioned(
+def split_by_file(
     source: DataSource, bounds: Sequence[int], files: Sequence[WeightedFile]
 ) -> list[DataSource]:
     """A source of several files as one for each, drawn by weight; the source as it is, if files have no weights.
@@ -77,7 +79,7 @@ def sectioned(
     ]
 
 
-def epoch_steps(sources: Sequence[DataSource], batch: int) -> float:
+def steps_per_epoch(sources: Sequence[DataSource], batch: int) -> float:
     """Optimizer steps in which the counted samples come up once, each data set taken once however often it is listed.
 
     UNITER lists one data set four times, once for each objective; a source that does not count takes its share of the
@@ -89,14 +91,16 @@ def epoch_steps(sources: Sequence[DataSource], batch: int) -> float:
 def _epoch_steps(sources: Sequence[DataSource], amounts: Sequence[int], unit: int) -> float:
     """The same, of so many samples or batches in each source, `unit` of which are a step."""
     pairs = zip(sources, amounts, strict=True)
-    different = {id(source.samples): amount for source, amount in pairs if source.counts}
-    share = sum(source.ratio for source in sources if source.counts)
+    different = {
+        id(source.samples): amount for source, amount in pairs if source.counts_towards_epoch
+    }
+    share = sum(source.ratio for source in sources if source.counts_towards_epoch)
     share /= sum(source.ratio for source in sources)
     return sum(different.values()) / unit / share
 
 
-@documented
-class Draw(NamedTuple):
+@with_field_docs
+class BatchIndices(NamedTuple):
     """Samples of one source, in one of its epochs."""
 
     source: int
@@ -107,7 +111,7 @@ class Draw(NamedTuple):
     """(samples,): which of its samples."""
 
 
-class Steps:
+class BatchPlan:
     """Every step's source, drawn by ratio, and how often it was drawn before; sub-classes say which samples."""
 
     def __init__(
@@ -120,21 +124,21 @@ class Steps:
         self.per_epoch = per_epoch
         ratios = np.array([source.ratio for source in sources], float)
         share = ratios / ratios.sum()
-        self.picks = generator(seed, "sources").choice(len(sources), steps, p=share)
+        self.step_sources = generator(seed, "sources").choice(len(sources), steps, p=share)
         # How often the step's source was drawn before it: its own position in its own epochs.
-        self.turn = np.zeros(steps, np.int64)
+        self.source_positions = np.zeros(steps, np.int64)
         for number in range(len(sources)):
-            drawn = self.picks == number
-            self.turn[drawn] = np.arange(drawn.sum())
+            drawn = self.step_sources == number
+            self.source_positions[drawn] = np.arange(drawn.sum())
 
     def __len__(self) -> int:
         return self.steps
 
-    def part(self, step: int, place: int, places: int) -> Draw:
+    def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
         """The micro-batch at one of a step's `places`, which are those of all processes. Abstract."""
         raise NotImplementedError
 
-    def covered(self) -> float:
+    def covered_epochs(self) -> float:
         """Epochs of the counted samples that the steps amount to."""
         return self.steps / self.per_epoch
 
@@ -147,7 +151,7 @@ def check_batch(source: object, count: int, batch: int) -> None:
         )
 
 
-class SamplePlan(Steps):
+class FixedSizeBatchPlan(BatchPlan):
     """Steps of so many samples; within a source, shuffled epochs bucketed by length."""
 
     def __init__(self, sources: Sequence[DataSource], batch: int, steps: int, seed: int) -> None:
@@ -157,17 +161,17 @@ class SamplePlan(Steps):
         """
         for source in sources:
             check_batch(source.name, len(source.samples), batch)
-        super().__init__(sources, steps, seed, epoch_steps(sources, batch))
+        super().__init__(sources, steps, seed, steps_per_epoch(sources, batch))
         self.batch = batch
         self._epochs: dict[tuple[int, int], np.ndarray] = {}
 
-    def __getitem__(self, step: int) -> Draw:
-        number = int(self.picks[step])
+    def __getitem__(self, step: int) -> BatchIndices:
+        number = int(self.step_sources[step])
         per_epoch = len(self.sources[number].samples) // self.batch
-        epoch, place = divmod(int(self.turn[step]), per_epoch)
-        return Draw(number, epoch, self._epoch(number, epoch)[place])
+        epoch, place = divmod(int(self.source_positions[step]), per_epoch)
+        return BatchIndices(number, epoch, self._epoch(number, epoch)[place])
 
-    def part(self, step: int, place: int, places: int) -> Draw:
+    def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
         """Every `places`-th sample of the step, from `place` on: where a sample goes depends on its place alone."""
         draw = self[step]
         return draw._replace(indices=draw.indices[place::places])
@@ -194,7 +198,7 @@ class SamplePlan(Steps):
         return order.reshape(-1, self.batch)
 
 
-class TokenPlan(Steps):
+class TokenBudgetBatchPlan(BatchPlan):
     """Steps of micro-batches of so many tokens, padding included, as UNITER's and VILLA's.
 
     Every epoch of a source becomes as many micro-batches as it needs, of samples of about one size, in random order. A
@@ -205,7 +209,7 @@ class TokenPlan(Steps):
     def __init__(
         self,
         sources: Sequence[DataSource],
-        epochs: Sequence[TokenEpochs],
+        epochs: Sequence[TokenBudgetEpochs],
         places: int,
         steps: int,
         seed: int,
@@ -215,14 +219,16 @@ class TokenPlan(Steps):
         super().__init__(sources, steps, seed, _epoch_steps(sources, amounts, places))
         self.epochs = epochs
 
-    def part(self, step: int, place: int, places: int) -> Draw:
+    def micro_batch(self, step: int, place: int, places: int) -> BatchIndices:
         """A micro-batch of one process."""
-        number = int(self.picks[step])
-        epoch, indices = self.epochs[number].batch(int(self.turn[step]) * places + place)
-        return Draw(number, epoch, indices)
+        number = int(self.step_sources[step])
+        epoch, indices = self.epochs[number].batch(
+            int(self.source_positions[step]) * places + place
+        )
+        return BatchIndices(number, epoch, indices)
 
 
-class TokenEpochs:
+class TokenBudgetEpochs:
     """A source's epochs as micro-batches of at most so many tokens.
 
     Tokens of a micro-batch are its rows (samples, times choices) times what its longest text and its most regions take
@@ -242,9 +248,9 @@ class TokenEpochs:
         self.tokens = tokens
         self.seed = seed
         sizes = source.samples.sizes.copy()
-        if source.beside is not None:  # each sample brings others, which may be the largest
-            rows, *wide = source.beside.sizes.max(0).tolist()
-            sizes[:, 0] += source.each * rows
+        if source.extra_samples is not None:  # each sample brings others, which may be the largest
+            rows, *wide = source.extra_samples.sizes.max(0).tolist()
+            sizes[:, 0] += source.extra_per_sample * rows
             sizes[:, 1:] = np.maximum(sizes[:, 1:], wide)
         if swapped:  # any sample may get what the largest one has
             sizes[:, 2] = sizes[:, 2].max()
@@ -256,7 +262,7 @@ class TokenEpochs:
             raise InputError(
                 f"--batch-tokens = {tokens}: {source.name} has a sample, {source.samples.ids[largest]!r}, of "
                 f"{alone[largest]} tokens by itself (rows x (pieces + others) = {rows} x ({pieces} + {others})); raise "
-                "it, or lower --max-length or --most-regions"
+                "it, or lower --max-length or --max-regions"
             )
         self._kept: dict[int, list[np.ndarray]] = {}
         # Where each epoch's micro-batches begin in the row of all, as far as known.
@@ -304,29 +310,29 @@ class TokenEpochs:
         return np.split(order, starts[1:])
 
 
-def planned(
+def plan_batches(
     sources: Sequence[DataSource],
     objectives: Sequence[Objective],
     config: TrainConfig,
     processes: int,
-) -> Steps:
+) -> BatchPlan:
     """The steps of a run on so many processes; raises InputError if the data do not make one."""
     if not config.batch_tokens:
-        steps = config.steps or steps_of(sources, config.batch, config.epochs)
-        return SamplePlan(sources, config.batch, steps, config.seed)
-    places = config.accumulate * processes
+        steps = config.steps or count_steps(sources, config.batch, config.epochs)
+        return FixedSizeBatchPlan(sources, config.batch, steps, config.seed)
+    places = config.gradient_accumulation_steps * processes
     epochs = []
     for number, source in enumerate(sources):
-        swapped = any(one.swaps for one in objectives if scores(source, one))
-        epochs.append(TokenEpochs(source, number, config.batch_tokens, config.seed, swapped))
+        swapped = any(one.swaps_inputs for one in objectives if is_scored_by(source, one))
+        epochs.append(TokenBudgetEpochs(source, number, config.batch_tokens, config.seed, swapped))
     per_epoch = _epoch_steps(sources, [len(one[0]) for one in epochs], places)
     steps = config.steps or _whole_steps(per_epoch, config.epochs)
-    return TokenPlan(sources, epochs, places, steps, config.seed)
+    return TokenBudgetBatchPlan(sources, epochs, places, steps, config.seed)
 
 
-def steps_of(sources: Sequence[DataSource], batch: int, epochs: float) -> int:
+def count_steps(sources: Sequence[DataSource], batch: int, epochs: float) -> int:
     """Whole optimizer steps in so many epochs, at least one."""
-    return _whole_steps(epoch_steps(sources, batch), epochs)
+    return _whole_steps(steps_per_epoch(sources, batch), epochs)
 
 
 def _whole_steps(per_epoch: float, epochs: float) -> int:
@@ -334,7 +340,7 @@ def _whole_steps(per_epoch: float, epochs: float) -> int:
     return max(1, math.floor(round(epochs * per_epoch, 10)))
 
 
-class BatchSampler(Dataset[Batch]):
+class MicroBatchDataset(Dataset[Batch]):
     """Micro-batches of one process, corrupted and padded, by number; what a `DataLoader` reads.
 
     A sample's corruption follows from its epoch alone, so any split of the batch sees the same.
@@ -342,7 +348,7 @@ class BatchSampler(Dataset[Batch]):
 
     def __init__(
         self,
-        plan: Steps,
+        plan: BatchPlan,
         objectives: Sequence[Objective],
         accumulate: int,
         rank: int,
@@ -353,8 +359,8 @@ class BatchSampler(Dataset[Batch]):
         self.accumulate = accumulate
         self.rank = rank
         self.world = world
-        self.objectives = in_order(objectives)
-        self.corruption = Corruption(plan.seed)
+        self.objectives = order_for_corruption(objectives)
+        self.corruption = SampleCorruptor(plan.seed)
 
     def __len__(self) -> int:
         return len(self.plan) * self.accumulate
@@ -362,24 +368,26 @@ class BatchSampler(Dataset[Batch]):
     def __getitem__(self, number: int) -> Batch:
         step, micro = divmod(number, self.accumulate)
         place = micro * self.world + self.rank
-        draw = self.plan.part(step, place, self.accumulate * self.world)
+        draw = self.plan.micro_batch(step, place, self.accumulate * self.world)
         source = self.plan.sources[draw.source]
-        active = [o for o in self.objectives if scores(source, o)]
+        active = [o for o in self.objectives if is_scored_by(source, o)]
         samples = self.samples(source.samples, draw.indices, draw.epoch, active)
-        if source.beside is not None:
-            others = self._beside(source, draw.indices, draw.epoch)
-            samples += self.samples(source.beside, others, draw.epoch, active)
+        if source.extra_samples is not None:
+            others = self._extra_indices(source, draw.indices, draw.epoch)
+            samples += self.samples(source.extra_samples, others, draw.epoch, active)
         return collate(samples)
 
-    def _beside(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
+    def _extra_indices(self, source: DataSource, indices: np.ndarray, epoch: int) -> np.ndarray:
         """What stands beside samples of a source, drawn for each of them by its own key: (each * len(indices),)."""
-        count = len(needed(source.beside, "beside", source.name))
+        count = len(require(source.extra_samples, "extra_samples", source.name))
         keys = [(self.plan.seed, epoch, source.samples.ids[index], "beside") for index in indices]
-        return np.concatenate([generator(*key).integers(count, size=source.each) for key in keys])
+        return np.concatenate(
+            [generator(*key).integers(count, size=source.extra_per_sample) for key in keys]
+        )
 
     def samples(
         self,
-        samples: Samples,
+        samples: SampleDataset,
         indices: np.ndarray,
         epoch: int,
         objectives: Sequence[Objective],
@@ -388,22 +396,22 @@ class BatchSampler(Dataset[Batch]):
         return self.corruption(samples, indices, epoch, objectives)
 
 
-class Corruption:
+class SampleCorruptor:
     """Samples as objectives want them, every random choice keyed by (seed, epoch, sample id, objective)."""
 
     def __init__(self, seed: int) -> None:
         """`seed` of the run."""
         self.seed = seed
-        self._neighbours: dict[int, Neighbours] = {}
+        self._neighbours: dict[int, LengthNeighbours] = {}
 
     def __call__(
         self,
-        samples: Samples,
+        samples: SampleDataset,
         indices: Sequence[int] | np.ndarray,
         epoch: int,
         objectives: Sequence[Objective],
     ) -> list[Sample]:
-        """Corrupted samples in the order of `indices`; `objectives` are in the order of `in_order`."""
+        """Corrupted samples in the order of `indices`; `objectives` are in the order of `order_for_corruption`."""
         seed = self.seed
         rngs = [generator(seed, epoch, samples.ids[index], "sample") for index in indices]
         out = []
@@ -412,21 +420,27 @@ class Corruption:
                 rng = generator(seed, epoch, sample.id, objective.name)
 
                 def other(
-                    near: bool = False, rng: np.random.Generator = rng, index: int = int(index)
+                    similar_length: bool = False,
+                    rng: np.random.Generator = rng,
+                    index: int = int(index),
                 ) -> Sample:
                     count = len(samples)
-                    of = self._near(samples).draw(index, rng) if near else int(rng.integers(count))
+                    of = (
+                        self._near(samples).draw(index, rng)
+                        if similar_length
+                        else int(rng.integers(count))
+                    )
                     return samples.get([of], [rng])[0]
 
                 corrupted: object = objective.corrupt(sample, rng, other)
-                sample = fitting(corrupted, Sample, f"{objective.name}: `corrupt` returned")
+                sample = require_kind(corrupted, Sample, f"{objective.name}: `corrupt` returned")
             out.append(sample)
         return out
 
-    def _near(self, samples: Samples) -> Neighbours:
+    def _near(self, samples: SampleDataset) -> LengthNeighbours:
         found = self._neighbours.get(id(samples))
         if found is None or found.samples is not samples:
-            found = self._neighbours[id(samples)] = Neighbours(samples)
+            found = self._neighbours[id(samples)] = LengthNeighbours(samples)
         return found
 
 
@@ -434,13 +448,13 @@ NEAR = 64
 """Most samples on either side, in the order of lengths, that count as equally long."""
 
 
-class Neighbours:
+class LengthNeighbours:
     """Which samples are about as long as each: its neighbours in the order of lengths, a hundredth of all at most.
 
     Of one length, any are neighbours, not those that stand side by side in a text.
     """
 
-    def __init__(self, samples: Samples) -> None:
+    def __init__(self, samples: SampleDataset) -> None:
         """The order is of `samples.lengths`, so that nothing need be converted for it."""
         self.samples = samples
         mixed = generator("near").permutation(len(samples))
@@ -456,6 +470,6 @@ class Neighbours:
         return int(self.order[start + rng.integers(width)])
 
 
-def scores(source: DataSource, objective: Objective) -> bool:
+def is_scored_by(source: DataSource, objective: Objective) -> bool:
     """Whether an objective sees a source's batches."""
     return source.objectives is None or objective.name in source.objectives

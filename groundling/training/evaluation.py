@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,23 +17,23 @@ from scipy.special import softmax
 from torch import nn
 
 from groundling.core.batch import IGNORE, Sample, collate
-from groundling.core.documented import documented
-from groundling.core.metrics import collapsed
-from groundling.data.samples import Samples
-from groundling.objectives.supervised import Supervised
+from groundling.core.field_docs import with_field_docs
+from groundling.core.metrics import is_degenerate
+from groundling.data.samples import SampleDataset
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs.folder import json_text, whole_file, write_whole
-from groundling.runs.progress import followed
+from groundling.runs.progress import track
 from groundling.tasks import Task
 
 # Evaluations while a model trains: how often, which step's weights are kept, when to stop.
 
-Scored = Mapping[str, float | None]
+EvaluationScores = Mapping[str, float | None]
 """An exam's `step` and its scores by name; None where a score is undefined."""
-Taken = Sequence[Scored]
+EvaluationHistory = Sequence[EvaluationScores]
 """Every exam so far."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class Evaluator:
     """What is measured on held-out data every so often, and what follows from it."""
@@ -44,9 +44,9 @@ class Evaluator:
     """The one of the scores by which steps are compared."""
     measure: Callable[[], Mapping[str, float]]
     """Scores of the model as it is now, by name; called by every process, and equal in all."""
-    every: float
+    interval_epochs: float
     """Epochs from one to the next; the last step always has one."""
-    keep: Literal["last", "best"] = "last"
+    keep_best: bool = False
     """Which step's weights the model has in the end."""
     patience: int = 0
     """Stop after so many that were no better than the best before; 0: never."""
@@ -55,58 +55,60 @@ class Evaluator:
 
     def is_due(self, step: int, steps: int, per_epoch: float) -> bool:
         """Whether there is one after `step` of all `steps`, of which an epoch has `per_epoch`."""
-        each = self.every * per_epoch
-        return step == steps or _whole(step / each) > _whole((step - 1) / each)
+        each = self.interval_epochs * per_epoch
+        return step == steps or _floor_rounded(step / each) > _floor_rounded((step - 1) / each)
 
-    def best(self, taken: Taken) -> Scored:
+    def best(self, taken: EvaluationHistory) -> EvaluationScores:
         """The best of some exams, of equal ones the first; an undefined score is the worst there is."""
         return max(taken, key=self._worth)
 
-    def best_step(self, taken: Taken) -> int:
+    def best_step(self, taken: EvaluationHistory) -> int:
         """The step after which it was taken."""
         return int(self.best(taken)["step"] or 0)
 
-    def is_over(self, taken: Taken) -> bool:
+    def should_stop(self, taken: EvaluationHistory) -> bool:
         """Whether patience is at an end."""
         if not self.patience or not taken:
             return False
         return len(taken) - 1 - taken.index(self.best(taken)) >= self.patience
 
-    def line(self, taken: Taken) -> str:
+    def describe(self, taken: EvaluationHistory) -> str:
         """What is printed of the latest one."""
         latest = taken[-1]
-        said = ", ".join(f"{name} {_said(one)}" for name, one in latest.items() if name != "step")
+        said = ", ".join(
+            f"{name} {_format_score(one)}" for name, one in latest.items() if name != "step"
+        )
         best = self.best(taken)
         compared = "the best so far"
         if best is not latest:
-            compared = f"best so far: {_said(best[self.metric])} at step {best['step']:,}"
+            compared = f"best so far: {_format_score(best[self.metric])} at step {best['step']:,}"
         return f"step {latest['step']:,}: {self.split} {said} ({compared})"
 
-    def told(self, taken: Taken, step: int, steps: int) -> dict[str, Any]:
+    def report(self, taken: EvaluationHistory, step: int, steps: int) -> dict[str, Any]:
         """What a result says of all of them, after `step` of `steps` planned ones."""
-        kept = self.best_step(taken) if self.keep == "best" else step
+        kept = self.best_step(taken) if self.keep_best else step
         return {
             "split": self.split,
             "metric": self.metric,
-            "keep": self.keep,
+            "keep_best": self.keep_best,
             "evaluations": len(taken),
             "kept_step": kept,
             "stopped_early": step < steps,
             "scores": list(taken),
         }
 
-    def _worth(self, scores: Scored) -> float:
+    def _worth(self, scores: EvaluationScores) -> float:
         value = scores[self.metric]
         if value is None or math.isnan(value):
             return -math.inf
         return value if self.higher_is_better else -value
 
 
-def _said(value: float | None) -> str:
+def _format_score(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.4g}"
 
 
-def _whole(number: float) -> int:
+def _floor_rounded(number: float) -> int:
     # Rounding first: a share of 1/3 must not lose a step to binary fractions.
     return math.floor(round(number, 6))
 
@@ -121,9 +123,9 @@ LIKELY = 20
 """So many of the most likely of them are kept, with their probabilities, which ensembles average."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
-class Scores:
+class EvaluationOutput:
     """A model's answers on one split, by example."""
 
     ids: list[str]
@@ -136,13 +138,13 @@ class Scores:
     """(N,), or (N, K, 2) of soft targets, or (N, R) of regions; None where they are unknown."""
     metrics: dict[str, float]
     """The task's metrics by name; empty without labels."""
-    officials: Sequence[str] = ()
+    official_ids: Sequence[str] = ()
     """What the data set's own files call the examples."""
-    likely: Sequence[Sequence[tuple[int, float]]] = ()
+    top_classes: Sequence[Sequence[tuple[int, float]]] = ()
     """Where there are more than `MANY` outputs: the most likely classes and their probabilities, best first."""
-    dropped: int = 0
+    truncated_tokens: int = 0
     """Pieces of text that did not fit and were cut off."""
-    left_out: int = 0
+    truncated_regions: int = 0
     """Regions that did not fit beside the texts."""
 
     def write(self, path: Path) -> None:
@@ -150,43 +152,45 @@ class Scores:
         with whole_file(path) as file:
             for number, name in enumerate(self.ids):
                 line: dict[str, object] = {"id": name}
-                if self.officials and self.officials[number]:
-                    line["official"] = self.officials[number]
+                if self.official_ids and self.official_ids[number]:
+                    line["official"] = self.official_ids[number]
                 line |= {
                     "prediction": self.predictions[number].item(),
                     "label": None if self.labels is None else self.labels[number].tolist(),
-                    "outputs": _written(self.outputs[number]),
+                    "outputs": _trim_padding(self.outputs[number]),
                 }
-                if self.likely and self.likely[number]:
-                    line["likely"] = self.likely[number]
+                if self.top_classes and self.top_classes[number]:
+                    line["likely"] = self.top_classes[number]
                 file.write(json_text(line) + "\n")
 
 
-def _written(outputs: np.ndarray) -> list[float]:
+def _trim_padding(outputs: np.ndarray) -> list[float]:
     """The outputs (K,) of one example, without what fills them up to the longest example's; see `_even`."""
     real = np.flatnonzero(np.asarray(outputs) != -np.inf)
     return [round(float(value), 5) for value in outputs[: real[-1] + 1 if len(real) else 0]]
 
 
-def scored(answers: Scores, task: Task, split: str, folder: Path) -> dict[str, float]:
+def score_split(
+    answers: EvaluationOutput, task: Task, split: str, folder: Path
+) -> dict[str, float]:
     """The task's metrics and the benchmark's own scores; a run that collapsed to one answer is marked."""
-    official = task.official(folder, split, answers.officials, answers.predictions)
+    official = task.official(folder, split, answers.official_ids, answers.predictions)
     scores = answers.metrics | official
-    if collapsed(answers.predictions, answers.labels):
+    if is_degenerate(answers.predictions, answers.labels):
         scores["constant"] = 1.0  # reported, never dropped
     return scores
 
 
-def write_answers(answers: Scores, task: Task, split: str, folder: Path) -> None:
+def write_predictions(answers: EvaluationOutput, task: Task, split: str, folder: Path) -> None:
     """Predictions and, of an unlabelled split, the server's file, in a folder that is there."""
     answers.write(folder / f"predictions_{split}.jsonl")
     server_file = task.test.get(split)
     if server_file:
-        text = task.submission(split, answers.officials, answers.predictions)
+        text = task.submission(split, answers.official_ids, answers.predictions)
         write_whole(folder / server_file, text)
 
 
-class _ExampleScores(NamedTuple):
+class _ExampleOutput(NamedTuple):
     """What a process says of one example."""
 
     place: int
@@ -201,8 +205,12 @@ class _ExampleScores(NamedTuple):
 
 @torch.no_grad()
 def evaluate(
-    model: nn.Module, objective: Supervised, task: Task, samples: Samples, batch: int = 0
-) -> Scores:
+    model: nn.Module,
+    objective: SupervisedObjective,
+    task: Task,
+    samples: SampleDataset,
+    batch: int = 0,
+) -> EvaluationOutput:
     """Run `model` over all samples in eval mode, on every process's share of them; metrics if they have labels.
 
     `batch` samples at once; 0: as many as suit the device.
@@ -214,82 +222,84 @@ def evaluate(
     model.eval()
     objective.eval()
     order = np.argsort(samples.lengths, kind="stable")  # equal lengths together need little padding
-    answers: list[_ExampleScores] = []
+    answers: list[_ExampleOutput] = []
     starts = range(state.process_index * batch, len(order), batch * state.num_processes)
-    for start in followed(starts, f"evaluating {task.name}", "batch"):
+    for start in track(starts, f"evaluating {task.name}", "batch"):
         chosen = [int(index) for index in order[start : start + batch]]
-        answers += _answers(model, objective, device, chosen, samples.get(chosen, ()))
+        answers += _predict_batch(model, objective, device, chosen, samples.get(chosen, ()))
     model.train(training)
     objective.train(training)
     every = sorted(gather_object(answers) if state.num_processes > 1 else answers)
-    outputs = _even([answer.outputs for answer in every], -np.inf)
+    outputs = _pad_rows([answer.outputs for answer in every], -np.inf)
     predictions = np.array([answer.prediction for answer in every])
     labels = None
     if every and every[0].label is not None:
-        labels = _even([answer.label for answer in every], IGNORE)
+        labels = _pad_rows([answer.label for answer in every], IGNORE)
     metrics = {} if labels is None else task.score(predictions, labels, outputs)
     ids = [samples.ids[answer.place] for answer in every]
     officials = [answer.official for answer in every]
     likely = [answer.likely for answer in every]
     dropped = sum(answer.dropped for answer in every)
     left_out = sum(answer.left_out for answer in every)
-    return Scores(ids, outputs, predictions, labels, metrics, officials, likely, dropped, left_out)
+    return EvaluationOutput(
+        ids, outputs, predictions, labels, metrics, officials, likely, dropped, left_out
+    )
 
 
-def _device(model: nn.Module, objective: Supervised) -> torch.device:
+def _device(model: nn.Module, objective: SupervisedObjective) -> torch.device:
     """Where they are; of an adapter over frozen features the head may be all there is."""
     return next(chain(model.parameters(), objective.parameters())).device
 
 
-def _answers(
+def _predict_batch(
     model: nn.Module,
-    objective: Supervised,
+    objective: SupervisedObjective,
     device: torch.device,
     indices: Sequence[int],
     samples: Sequence[Sample],
-) -> list[_ExampleScores]:
+) -> list[_ExampleOutput]:
     """A batch's answers."""
     batch = collate(samples).to(device)
     outputs = objective.outputs(model(batch), batch).cpu().numpy()
-    predictions = objective.form.predict(outputs)
+    predictions = objective.output_type.predict(outputs)
     likely: list[list[tuple[int, float]]] = [[] for _ in indices]
-    if outputs.shape[1] > MANY and objective.form.reads == "first":
-        likely = most_likely(outputs)
+    if outputs.shape[1] > MANY and objective.output_type.head_input == "first":
+        likely = find_top_classes(outputs)
         outputs = np.take_along_axis(outputs, predictions[:, None], 1)
     labels = [None] * len(indices)
     if "label" in batch.labels:
         labels = batch.labels["label"].tolist()
-    officials = [sample.example.official if sample.example else "" for sample in samples]
-    dropped = [sample.dropped for sample in samples]
-    left_out = [sample.left_out for sample in samples]
+    officials = [sample.example.official_id if sample.example else "" for sample in samples]
+    dropped = [sample.truncated_tokens for sample in samples]
+    left_out = [sample.truncated_regions for sample in samples]
     said = (indices, outputs.tolist(), predictions.tolist(), labels, officials, likely)
-    return [_ExampleScores(*row) for row in zip(*said, dropped, left_out, strict=True)]
+    return [_ExampleOutput(*row) for row in zip(*said, dropped, left_out, strict=True)]
 
 
-def joined(parts: Sequence[Scores], task: Task) -> Scores:
+def concatenate_outputs(parts: Sequence[EvaluationOutput], task: Task) -> EvaluationOutput:
     """The answers to several parts of a split as one, in their order."""
     if len(parts) == 1:
         return parts[0]
-    outputs = _even([row for part in parts for row in part.outputs.tolist()], -np.inf)
+    outputs = _pad_rows([row for part in parts for row in part.outputs.tolist()], -np.inf)
     predictions = np.concatenate([part.predictions for part in parts])
     labels = None
     if all(part.labels is not None for part in parts):
         rows = [row for part in parts if part.labels is not None for row in part.labels.tolist()]
-        labels = _even(rows, IGNORE)
-    return Scores(
+        labels = _pad_rows(rows, IGNORE)
+    return EvaluationOutput(
         [name for part in parts for name in part.ids],
         outputs,
         predictions,
         labels,
         {} if labels is None else task.score(predictions, labels, outputs),
-        [name for part in parts for name in part.officials],
-        [likely for part in parts for likely in part.likely],
-        sum(part.dropped for part in parts),
-        sum(part.left_out for part in parts),
+        [name for part in parts for name in part.official_ids],
+        [likely for part in parts for likely in part.top_classes],
+        sum(part.truncated_tokens for part in parts),
+        sum(part.truncated_regions for part in parts),
     )
 
 
-def most_likely(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
+def find_top_classes(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
     """The classes with the highest outputs (N, outputs) and their softmax probabilities, best first."""
     shares = softmax(outputs.astype(float), axis=1)
     best = np.argsort(-shares, axis=1, kind="stable")[:, :LIKELY]
@@ -297,7 +307,7 @@ def most_likely(outputs: np.ndarray) -> list[list[tuple[int, float]]]:
     return [list(zip(classes, values, strict=True)) for classes, values in rows]
 
 
-def _even(rows: Sequence[object], fill: float) -> np.ndarray:
+def _pad_rows(rows: Sequence[object], fill: float) -> np.ndarray:
     """Rows as one array; those with one number per region differ in length from batch to batch."""
     lists = [row for row in rows if isinstance(row, list)]
     if not lists or len({len(row) for row in lists}) == 1:

@@ -20,23 +20,35 @@ from accelerate.utils import DistributedDataParallelKwargs, gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from groundling.core.batch import Batch, EncoderOutput, collate, sent
+from groundling.core.batch import Batch, EncoderOutput, collate, to_device
 from groundling.core.errors import InputError
-from groundling.core.registry import described, fitting
-from groundling.core.rng import generator, seed_of
-from groundling.data.samples import Samples
-from groundling.models.text import recomputing, unasked_masks
+from groundling.core.registry import describe_value, require_kind
+from groundling.core.rng import derive_seed, generator
+from groundling.data.samples import SampleDataset
+from groundling.models.text_encoder import gradient_checkpointing, skip_mask_checks
 from groundling.objectives import Objective
 from groundling.runs.checkpoints import Checkpoints, Counters
-from groundling.runs.folder import disk_errors, json_text, plain, read_log, write_whole
-from groundling.runs.jobs import on_processor
+from groundling.runs.folder import disk_errors, json_safe, json_text, read_log, write_whole
+from groundling.runs.jobs import use_cpu
 from groundling.runs.progress import Progress
 from groundling.settings.training import TrainConfig
 from groundling.teachers import FiniteCheck, Teacher, add_features
-from groundling.training.batch_sampler import BatchSampler, DataSource, Steps, planned, scores
+from groundling.training.batch_sampler import (
+    BatchPlan,
+    DataSource,
+    MicroBatchDataset,
+    is_scored_by,
+    plan_batches,
+)
 from groundling.training.evaluation import Evaluator
-from groundling.training.inner_steps import ForwardOutput, InnerStep, MicroStep, PlainStep, Terms
-from groundling.training.optimizers import clip_each, optimizer_of, set_rates
+from groundling.training.optimizers import clip_each_gradient, make_optimizer, set_learning_rates
+from groundling.training.training_steps import (
+    ForwardOutput,
+    MicroBatchContext,
+    PlainTrainingStep,
+    Terms,
+    TrainingStep,
+)
 
 MOST_WORKERS = 4
 """Data-loading processes that are started unasked."""
@@ -67,17 +79,17 @@ class ModelWithObjectives(nn.Module):
         scoring = [o for o in self.objectives if isinstance(o, Objective) and o.name in active]
         heads = {}
         for objective in scoring:
-            answer: object = objective.read(encoded, batch)
+            answer: object = objective.compute_logits(encoded, batch)
             if isinstance(answer, Tensor):
                 heads[objective.name] = answer
             elif answer is not None:
                 raise InputError(
-                    f"{objective.name}: `read` returned {described(answer)}, expected a tensor or None"
+                    f"{objective.name}: `read` returned {describe_value(answer)}, expected a tensor or None"
                 )
         encoded = replace(encoded, heads=heads)
         terms: dict[str, Tensor] = {}
         for objective in scoring:
-            scored = _terms_of(f"{objective.name}: `forward`", objective(encoded, batch))
+            scored = _check_terms(f"{objective.name}: `forward`", objective(encoded, batch))
             shared = sorted(scored.keys() & terms.keys())
             if shared:
                 raise InputError(
@@ -88,7 +100,7 @@ class ModelWithObjectives(nn.Module):
         if not compared:
             return ForwardOutput(terms, {})
         named = {objective.name: objective for objective in scoring}
-        logits = {name: named[name].distributions(answer) for name, answer in heads.items()}
+        logits = {name: named[name].comparison_logits(answer) for name, answer in heads.items()}
         return ForwardOutput(terms, logits)
 
     def weight(self, term: str, step: int) -> float:
@@ -100,29 +112,33 @@ class ModelWithObjectives(nn.Module):
 def train(
     model: nn.Module,
     objectives: Sequence[Objective],
-    data: Samples | Sequence[DataSource],
+    data: SampleDataset | Sequence[DataSource],
     config: TrainConfig,
     out: str | Path,
     *,
     teachers: Sequence[Teacher] = (),
-    inner: InnerStep | None = None,
-    exam: Evaluator | None = None,
+    training_step: TrainingStep | None = None,
+    evaluator: Evaluator | None = None,
 ) -> dict[str, object]:
     """Train `model` in place with the weighted sum of all objectives' terms; returns the last means and counters.
 
     `data` is one data set or several `DataSource`s, one of which is drawn per step. `teachers` are live ones, whose
     inputs the data carries (`TeacherDataset`); they are neither saved nor trained. `inner` runs each micro-batch's
-    passes, such as those of adversarial training. `exam` is taken on the way; it may end the run early, or choose
+    passes, such as those of adversarial training. `evaluation` is taken on the way; it may end the run early, or choose
     the step whose weights the model has afterwards. `out` receives `log.jsonl`, `tensorboard/` and the checkpoints
     from which the same call resumes after a kill, bit-equal on one kind of machine. Launch through `torchrun` or
     `accelerate launch` for several processes. Raises InputError on a loss that is not a number.
     """
     sources = list(data) if isinstance(data, Sequence) else [DataSource(data)]
-    inner = PlainStep() if inner is None else inner
+    training_step = PlainTrainingStep() if training_step is None else training_step
     with _quiet_writer():
-        training = _Training(model, objectives, sources, config, Path(out), teachers, inner, exam)
-        recomputed = recomputing(model) if config.gradient_checkpointing else nullcontext()
-        with recomputed, unasked_masks():
+        training = _TrainingLoop(
+            model, objectives, sources, config, Path(out), teachers, training_step, evaluator
+        )
+        recomputed = (
+            gradient_checkpointing(model) if config.gradient_checkpointing else nullcontext()
+        )
+        with recomputed, skip_mask_checks():
             training.run()
     return training.result()
 
@@ -144,7 +160,7 @@ def _quiet_writer() -> Iterator[None]:
         threading.excepthook = before
 
 
-class _Counts(NamedTuple):
+class _StepCounts(NamedTuple):
     """What is counted over a whole optimizer step, whatever the split into micro-batches and processes."""
 
     terms: dict[str, Tensor]
@@ -153,7 +169,7 @@ class _Counts(NamedTuple):
     """By objective: items that its head answers for, ()."""
 
 
-class _Training:
+class _TrainingLoop:
     """What a call of `train` sets up once, and its optimizer steps."""
 
     def __init__(
@@ -164,8 +180,8 @@ class _Training:
         config: TrainConfig,
         out: Path,
         teachers: Sequence[Teacher],
-        inner: InnerStep,
-        exam: Evaluator | None,
+        inner: TrainingStep,
+        evaluator: Evaluator | None,
     ) -> None:
         """Arguments as those of `train`; begins where a killed run in `out` stopped."""
         self.objectives = objectives
@@ -173,15 +189,15 @@ class _Training:
         self.config = config
         self.teachers = teachers
         self.inner = inner
-        self.exam = exam
+        self.evaluator = evaluator
         self.accelerator = _accelerator(config, out)
         _check_names(objectives)
         _check_needs(sources, objectives, config)
-        self.plan = planned(sources, objectives, config, self.accelerator.num_processes)
+        self.plan = plan_batches(sources, objectives, config, self.accelerator.num_processes)
         self.module = ModelWithObjectives(model, objectives).to(self.accelerator.device)
         if config.compile:
             self.module.compile_model()
-        self.optimizer = optimizer_of(self.module, config)
+        self.optimizer = make_optimizer(self.module, config)
         self.checkpoints = Checkpoints(out / "checkpoints")
         self.counters = self.checkpoints.restore(self.module, self.optimizer) or Counters()
         self.start = self.counters.step
@@ -190,10 +206,10 @@ class _Training:
             self.accelerator.scaler.load_state_dict(self.counters.scaler)
         for teacher in teachers:
             teacher.to(self.accelerator.device)
-        self.log = _Log(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
-        self.late = _DeferredChecks()
+        self.log = _TrainingLog(out / "log.jsonl", self.accelerator, self.start, self.checkpoints)
+        self.deferred_checks = _DeferredChecks()
         # Pieces and regions cut off since the last checkpoint: () before there are any, then (2,).
-        self.cut = torch.zeros((), dtype=torch.long)
+        self.truncated = torch.zeros((), dtype=torch.long)
 
     def run(self) -> None:
         """All steps that are left."""
@@ -202,11 +218,11 @@ class _Training:
         began = time.perf_counter() - self.counters.seconds
         progress = Progress("training", len(self.plan), "step", done=self.start)
         for step in range(self.start, len(self.plan)):
-            if self.exam is not None and self.exam.is_over(self.counters.exams):
+            if self.evaluator is not None and self.evaluator.should_stop(self.counters.evaluations):
                 break
-            batches, checks = self._taken(feed, step)
-            norm = self._learn(step, batches)
-            self.late.ask([*checks, *self._finite_checks(norm, step)])
+            batches, checks = self._next_batches(feed, step)
+            norm = self._optimizer_step(step, batches)
+            self.deferred_checks.submit([*checks, *self._finite_checks(norm, step)])
             self.counters.step = step + 1
             self.counters.seconds = time.perf_counter() - began
             samples = sum(len(batch) for batch in batches) * self.accelerator.num_processes
@@ -215,7 +231,7 @@ class _Training:
         progress.close()
         best = self._best_step()
         if best:
-            self.checkpoints.bring_back(self.module, best)
+            self.checkpoints.load_best(self.module, best)
         self._check_weights()
         # Not end_training(): it takes the process group down, and runs follow.
         with disk_errors(self.log.path, self.checkpoints.intact()):
@@ -224,15 +240,17 @@ class _Training:
 
     def _active(self, step: int) -> list[Objective]:
         """The objectives that score the step's source."""
-        source = self.sources[self.plan.picks[step]]
-        return [objective for objective in self.objectives if scores(source, objective)]
+        source = self.sources[self.plan.step_sources[step]]
+        return [objective for objective in self.objectives if is_scored_by(source, objective)]
 
-    def _taken(self, feed: Iterator[Batch], step: int) -> tuple[list[Batch], list[FiniteCheck]]:
+    def _next_batches(
+        self, feed: Iterator[Batch], step: int
+    ) -> tuple[list[Batch], list[FiniteCheck]]:
         """The step's micro-batches, with what live teachers say of them, and what is to be looked at of that."""
         device = self.accelerator.device
         batches = []
         checks = []
-        for _ in range(self.config.accumulate):
+        for _ in range(self.config.gradient_accumulation_steps):
             batch = next(feed).to(device, non_blocking=True)
             for teacher in self.teachers:
                 batch, found = add_features(teacher, batch)
@@ -240,19 +258,19 @@ class _Training:
             batches.append(batch)
         if step == self.start:
             for objective in self._active(step):
-                batches[0].require(objective.needs, objective.name)
+                batches[0].require(objective.required_fields, objective.name)
         return batches, checks
 
-    def _learn(self, step: int, batches: Sequence[Batch]) -> Tensor:
+    def _optimizer_step(self, step: int, batches: Sequence[Batch]) -> Tensor:
         """Forward and backward passes of all micro-batches and the optimizer's step; the gradient's norm ()."""
         active = self._active(step)
         counts = self._counts(active, batches)
-        set_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
+        set_learning_rates(self.optimizer, self.config, step, len(self.plan), self.plan.per_epoch)
         for number, batch in enumerate(batches):
-            terms = self._pass(step, number, batch, active, counts)
+            terms = self._run_micro_batch(step, number, batch, active, counts)
             self.log.add(terms, {term: self.module.weight(term, step) for term in terms})
         self.log.count(counts.terms)
-        norm = _clipped(self.accelerator, self.module, self.config)
+        norm = _clip_gradients(self.accelerator, self.module, self.config)
         self.stepper.step()
         self.stepper.zero_grad(set_to_none=True)
         return norm
@@ -267,56 +285,56 @@ class _Training:
             )
         ]
 
-    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _Counts:
+    def _counts(self, active: Sequence[Objective], batches: Sequence[Batch]) -> _StepCounts:
         """Counts over all micro-batches and processes; what was cut off is added to the run's.
 
         All from batches as they were before they went to the device, which is not waited for.
         """
-        hosts = [batch.host for batch in batches]
-        counts = counted([*active, self.inner], hosts)
-        answered = [sum(one.answered(batch) for batch in hosts) for one in active]
-        pieces = sum(batch.dropped for batch in hosts)
-        regions = sum(batch.left_out for batch in hosts)
-        totals = self._reduced([pieces, regions, *answered, *counts.values()])
-        self.cut = self.cut + totals[:2]
+        hosts = [batch.cpu_copy for batch in batches]
+        counts = count_items([*active, self.inner], hosts)
+        answered = [sum(one.count_logits(batch) for batch in hosts) for one in active]
+        pieces = sum(batch.truncated_tokens for batch in hosts)
+        regions = sum(batch.truncated_regions for batch in hosts)
+        totals = self._sum_over_processes([pieces, regions, *answered, *counts.values()])
+        self.truncated = self.truncated + totals[:2]
         summed = totals[2:].unbind()
         names = [objective.name for objective in active]
         heads = dict(zip(names, summed, strict=False))
-        return _Counts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
+        return _StepCounts(dict(zip(counts, summed[len(names) :], strict=True)), heads)
 
-    def _reduced(self, numbers: Sequence[int]) -> Tensor:
+    def _sum_over_processes(self, numbers: Sequence[int]) -> Tensor:
         """Whole numbers (n,), summed over processes: on the device if there are several, or else where they are."""
         own = torch.tensor(numbers, dtype=torch.long)
         if self.accelerator.num_processes == 1:
             return own
-        total: Tensor = self.accelerator.reduce(sent(own, self.accelerator.device), "sum")
+        total: Tensor = self.accelerator.reduce(to_device(own, self.accelerator.device), "sum")
         return total
 
-    def _pass(
+    def _run_micro_batch(
         self,
         step: int,
         number: int,
         batch: Batch,
         active: Sequence[Objective],
-        counts: _Counts,
+        counts: _StepCounts,
     ) -> Terms:
         """The inner step of one micro-batch; its summed terms."""
         names = [objective.name for objective in active]
         # By the micro-batch's place in the step: two processes drop what one does that accumulates for both.
         place = number * self.accelerator.num_processes + self.accelerator.process_index
-        torch.manual_seed(seed_of(self.config.seed, "dropout", step, place, 0))
-        micro = MicroStep(
+        torch.manual_seed(derive_seed(self.config.seed, "dropout", step, place, 0))
+        micro = MicroBatchContext(
             batch,
-            lambda changed: self.wrapped(changed, names, self.inner.compares),
+            lambda changed: self.wrapped(changed, names, self.inner.compares_logits),
             lambda terms: self._loss(terms, step, counts.terms),
             self.accelerator.backward,
             self.objectives[0].sizes,
             counts.heads,
         )
-        last = number == self.config.accumulate - 1
+        last = number == self.config.gradient_accumulation_steps - 1
         waiting = nullcontext() if last else self.accelerator.no_sync(self.wrapped)
         with waiting, self.accelerator.autocast():
-            return _terms_of(f"{type(self.inner).__name__}: an inner step", self.inner(micro))
+            return _check_terms(f"{type(self.inner).__name__}: an inner step", self.inner(micro))
 
     def _loss(self, terms: Terms, step: int, totals: Mapping[str, Tensor]) -> Tensor:
         """The weighted sum of terms, each divided by its count."""
@@ -335,38 +353,42 @@ class _Training:
         counters = self.counters
         done = counters.step
         steps = len(self.plan)
-        exam = self.exam
-        if exam is not None and not exam.is_due(done, steps, self.plan.per_epoch):
-            exam = None
-        saving = done % self.config.save_every == 0 or done == steps or exam is not None
+        evaluator = self.evaluator
+        if evaluator is not None and not evaluator.is_due(done, steps, self.plan.per_epoch):
+            evaluator = None
+        saving = done % self.config.save_every == 0 or done == steps or evaluator is not None
         if saving or done % self.config.log_every == 0:
-            self.late.settle()
+            self.deferred_checks.raise_if_not_finite()
             rate = self.optimizer.param_groups[0]["lr"]
             seconds = counters.seconds
-            counters.last = self.log.write(done, lr=rate, norm=float(norm), seconds=seconds)
-            progress.tell(counters.last)
+            counters.train_metrics = self.log.write(
+                done, lr=rate, norm=float(norm), seconds=seconds
+            )
+            progress.tell(counters.train_metrics)
         if saving:
             self._check_weights()
-        if exam is not None:
-            self._examine(exam, progress)
+        if evaluator is not None:
+            self._evaluate(evaluator, progress)
         if saving:
             self._save()
 
-    def _examine(self, exam: Evaluator, progress: Progress) -> None:
-        """Take the exam and keep the weights if none were better before."""
+    def _evaluate(self, evaluator: Evaluator, progress: Progress) -> None:
+        """Take the evaluator and keep the weights if none were better before."""
         counters = self.counters
-        taken = plain({"step": counters.step, **exam.measure()})  # as a checkpoint has it
-        counters.exams = [*counters.exams, taken]
-        self.log.note(counters.step, {f"{exam.split} {k}": taken[k] for k in taken if k != "step"})
-        progress.say(exam.line(counters.exams))
+        taken = json_safe({"step": counters.step, **evaluator.measure()})  # as a checkpoint has it
+        counters.evaluations = [*counters.evaluations, taken]
+        self.log.note(
+            counters.step, {f"{evaluator.split} {k}": taken[k] for k in taken if k != "step"}
+        )
+        progress.say(evaluator.describe(counters.evaluations))
         if self._best_step() == counters.step and self.accelerator.is_main_process:
-            self.checkpoints.keep(self.module, counters.step)
+            self.checkpoints.save_best(self.module, counters.step)
 
     def _best_step(self) -> int:
         """The step whose weights the model is to have at the end; 0 for the last one's."""
-        if self.exam is None or self.exam.keep == "last" or not self.counters.exams:
+        if self.evaluator is None or not self.evaluator.keep_best or not self.counters.evaluations:
             return 0
-        return self.exam.best_step(self.counters.exams)
+        return self.evaluator.best_step(self.counters.evaluations)
 
     def _check_weights(self) -> None:
         """Raises InputError for weights that are no numbers: nobody resumes from them, and none are exported."""
@@ -388,10 +410,10 @@ class _Training:
         """Write a checkpoint from the main process, and let the others wait for it."""
         if self.accelerator.scaler is not None:
             self.counters.scaler = self.accelerator.scaler.state_dict()
-        dropped, left_out = self.cut.expand(2).tolist()
-        self.counters.dropped += dropped
-        self.counters.left_out += left_out
-        self.cut = torch.zeros((), dtype=torch.long)
+        dropped, left_out = self.truncated.expand(2).tolist()
+        self.counters.truncated_tokens += dropped
+        self.counters.truncated_regions += left_out
+        self.truncated = torch.zeros((), dtype=torch.long)
         if self.accelerator.is_main_process:
             self.checkpoints.save(self.module, self.optimizer, self.counters, self._best_step())
         self.accelerator.wait_for_everyone()
@@ -401,21 +423,23 @@ class _Training:
         counters = self.counters
         told: dict[str, object] = {
             "steps": counters.step,
-            "epochs": round(self.plan.covered() * counters.step / len(self.plan), 4),
-            "samples": sum(len(source.samples) for source in _different(self.sources)),
-            "dropped_pieces": counters.dropped,
-            "dropped_regions": counters.left_out,
+            "epochs": round(self.plan.covered_epochs() * counters.step / len(self.plan), 4),
+            "samples": sum(len(source.samples) for source in _unique_sources(self.sources)),
+            "dropped_pieces": counters.truncated_tokens,
+            "dropped_regions": counters.truncated_regions,
             "seconds": round(counters.seconds, 1),
-            "last": counters.last,
-            # By which `last` adds up: the loss is the sum of each term times its weight.
+            "train_metrics": counters.train_metrics,
+            # By which `train_metrics` adds up: the loss is the sum of each term times its weight.
             "loss_weights": {
                 term: self.module.weight(term, counters.step - 1)
-                for term in counters.last
+                for term in counters.train_metrics
                 if term != "loss"
             },
         }
-        if self.exam is not None:
-            told["exam"] = self.exam.told(counters.exams, counters.step, len(self.plan))
+        if self.evaluator is not None:
+            told["evaluation"] = self.evaluator.report(
+                counters.evaluations, counters.step, len(self.plan)
+            )
         return told
 
 
@@ -423,7 +447,7 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
     """Device, processes and precision; raises InputError if the batch cannot be split over them."""
     AcceleratorState._reset_state()  # or an earlier call's precision would bind this one; the process group stays
     accelerator = Accelerator(
-        cpu=on_processor(config.cpu),
+        cpu=use_cpu(config.cpu),
         mixed_precision={"fp32": "no"}.get(config.precision, config.precision),
         log_with="tensorboard",
         project_dir=out,
@@ -431,9 +455,9 @@ def _accelerator(config: TrainConfig, out: Path) -> Accelerator:
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     processes = accelerator.num_processes
-    if not config.batch_tokens and config.batch % (config.accumulate * processes):
+    if not config.batch_tokens and config.batch % (config.gradient_accumulation_steps * processes):
         raise InputError(
-            f"batch={config.batch} cannot be split into {config.accumulate} micro-batches on {processes} processes"
+            f"batch={config.batch} cannot be split into {config.gradient_accumulation_steps} micro-batches on {processes} processes"
         )
     return accelerator
 
@@ -443,18 +467,18 @@ def _check_needs(
 ) -> None:
     """Raises InputError if an objective lacks an input; labels and features may still come, inputs cannot."""
     for source in sources:
-        for samples in (source.samples, source.beside):
+        for samples in (source.samples, source.extra_samples):
             if samples is None:
                 continue
             plain = collate(samples.get([0], [generator(config.seed, "check")]))
             for objective in objectives:
-                if scores(source, objective):
-                    inputs = [name for name in objective.needs if "." not in name]
+                if is_scored_by(source, objective):
+                    inputs = [name for name in objective.required_fields if "." not in name]
                     plain.require(inputs, objective.name)
 
 
 def _batches(
-    plan: Steps,
+    plan: BatchPlan,
     objectives: Sequence[Objective],
     config: TrainConfig,
     accelerator: Accelerator,
@@ -462,12 +486,12 @@ def _batches(
 ) -> Iterator[Batch]:
     """This process's micro-batches from optimizer step `start` on."""
     rank, world = accelerator.process_index, accelerator.num_processes
-    feed = BatchSampler(plan, objectives, config.accumulate, rank, world)
+    feed = MicroBatchDataset(plan, objectives, config.gradient_accumulation_steps, rank, world)
     return iter(
         DataLoader(
             feed,
             batch_size=None,
-            sampler=range(start * config.accumulate, len(feed)),
+            sampler=range(start * config.gradient_accumulation_steps, len(feed)),
             num_workers=_workers(config, accelerator.device),
             pin_memory=accelerator.device.type == "cuda",
         )
@@ -481,16 +505,18 @@ def _workers(config: TrainConfig, device: torch.device) -> int:
     return 0 if device.type == "cpu" else min(MOST_WORKERS, os.cpu_count() or 1)
 
 
-def _clipped(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
+def _clip_gradients(accelerator: Accelerator, module: nn.Module, config: TrainConfig) -> Tensor:
     """Clip the step's gradient; its norm () before that."""
-    together = config.clip if config.clip and not config.clip_each else math.inf
+    together = (
+        config.max_grad_norm if config.max_grad_norm and not config.clip_per_tensor else math.inf
+    )
     norm: Tensor = accelerator.clip_grad_norm_(module.parameters(), together)
-    if config.clip and config.clip_each:
-        clip_each(module, config.clip)
+    if config.max_grad_norm and config.clip_per_tensor:
+        clip_each_gradient(module, config.max_grad_norm)
     return norm
 
 
-def _different(sources: Sequence[DataSource]) -> list[DataSource]:
+def _unique_sources(sources: Sequence[DataSource]) -> list[DataSource]:
     """Sources of different samples: UNITER lists one data set once for each objective."""
     return list({id(source.samples): source for source in sources}.values())
 
@@ -500,7 +526,10 @@ def _check_names(objectives: Sequence[Objective]) -> None:
     for objective in objectives:
         if not objective.name:
             raise InputError(f"{type(objective).__name__}: this objective has no `name`")
-        for field, names in (("needs", objective.needs), ("watched", objective.watched)):
+        for field, names in (
+            ("needs", objective.required_fields),
+            ("watched", objective.monitored_terms),
+        ):
             if isinstance(names, str):
                 raise InputError(
                     f"{objective.name}: `{field}` is the text {names!r}, expected a tuple of such texts"
@@ -513,13 +542,15 @@ def _check_names(objectives: Sequence[Objective]) -> None:
         )
 
 
-def counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch]) -> dict[str, int]:
+def count_items(
+    counting: Sequence[Objective | TrainingStep], batches: Sequence[Batch]
+) -> dict[str, int]:
     """Items of every term over all micro-batches of this process; InputError if two count the same term."""
     counts: dict[str, int] = {}
     for one in counting:
         own: dict[str, int] = {}
         for batch in batches:
-            for term, count in _counts_of(one, batch).items():
+            for term, count in _check_counts(one, batch).items():
                 own[term] = own.get(term, 0) + count
         shared = sorted(own.keys() & counts.keys())
         if shared:
@@ -530,29 +561,31 @@ def counted(counting: Sequence[Objective | InnerStep], batches: Sequence[Batch])
     return counts
 
 
-def _terms_of(who: str, found: object) -> dict[str, Tensor]:
+def _check_terms(who: str, found: object) -> dict[str, Tensor]:
     """What an objective or an inner step returned; raises InputError if these are not scalars by name."""
     if not isinstance(found, Mapping):
         raise InputError(
-            f"{who} returns its summed terms by name, not {described(found)}; expected a dict of scalars"
+            f"{who} returns its summed terms by name, not {describe_value(found)}; expected a dict of scalars"
         )
     for term, value in found.items():
-        if fitting(value, Tensor, f"{who} returns as {term!r}").ndim:
+        if require_kind(value, Tensor, f"{who} returns as {term!r}").ndim:
             raise InputError(
                 f"{who} returns a tensor {tuple(value.shape)} as {term!r}, expected its sum, a tensor ()"
             )
     return dict(found)
 
 
-def _counts_of(one: Objective | InnerStep, batch: Batch) -> dict[str, int]:
+def _check_counts(one: Objective | TrainingStep, batch: Batch) -> dict[str, int]:
     """Items of every term in a batch; raises InputError if these are not whole numbers by name."""
     who = one.name if isinstance(one, Objective) else type(one).__name__
     found: object = one.count(batch)
     if not isinstance(found, Mapping):
-        raise InputError(f"{who}: `count` returned {described(found)}, expected a dict of numbers")
+        raise InputError(
+            f"{who}: `count` returned {describe_value(found)}, expected a dict of numbers"
+        )
     for term, count in found.items():
         if not isinstance(count, int | np.integer) or count < 0:
-            what = f"{count!r}" if isinstance(count, int) else described(count)
+            what = f"{count!r}" if isinstance(count, int) else describe_value(count)
             raise InputError(
                 f"{who}: `count` says {what} of {term!r}, expected a whole number of items, 0 or more"
             )
@@ -572,9 +605,9 @@ class _DeferredChecks:
         self.arrived: torch.Event | None = None
         self.checks: list[FiniteCheck] = []
 
-    def ask(self, checks: Sequence[FiniteCheck]) -> None:
+    def submit(self, checks: Sequence[FiniteCheck]) -> None:
         """Settles the step before's, and sends these on their way."""
-        self.settle()
+        self.raise_if_not_finite()
         self.checks = list(checks)
         if not checks:
             return
@@ -585,19 +618,19 @@ class _DeferredChecks:
             self.arrived = torch.Event(numbers.device)
             self.arrived.record()
 
-    def settle(self) -> None:
+    def raise_if_not_finite(self) -> None:
         """Raises InputError if a number that was asked for is none."""
         if self.numbers is None:
             return
         if self.arrived is not None:
             self.arrived.synchronize()
         for check, number in zip(self.checks, self.numbers.tolist(), strict=True):
-            check.settle(number)
+            check.raise_if_not_finite(number)
         self.numbers = None
         self.arrived = None
 
 
-class _Log:
+class _TrainingLog:
     """Means of every term since the last line, over all processes; lines after the restart point are removed."""
 
     def __init__(

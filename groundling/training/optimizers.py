@@ -61,7 +61,7 @@ class BertAdam(Optimizer):
         torch._foreach_addcdiv_(parameters, means, divisors, value=-group["lr"])
 
 
-def optimizer_of(module: nn.Module, config: TrainConfig) -> Optimizer:
+def make_optimizer(module: nn.Module, config: TrainConfig) -> Optimizer:
     """The optimizer of a run, over all parameters of `module` that train."""
     groups = _groups(module, config)
     if config.optimizer == "sgd":
@@ -77,7 +77,7 @@ def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     for name, parameter in module.named_parameters():
         if parameter.requires_grad:
             of_head = name.startswith("objectives.")
-            decays = config.decay_all or parameter.ndim > 1
+            decays = config.decay_bias_and_norm or parameter.ndim > 1
             groups.setdefault((of_head, decays), []).append(parameter)
     return [
         {
@@ -90,24 +90,26 @@ def _groups(module: nn.Module, config: TrainConfig) -> list[dict[str, Any]]:
     ]
 
 
-def set_rates(
+def set_learning_rates(
     optimizer: Optimizer, config: TrainConfig, step: int, steps: int, epoch: float
 ) -> None:
     """Give every group its learning rate at a step of `steps`; `epoch` is the number of steps in one."""
     for group in optimizer.param_groups:
-        share = _rate(step, steps, config, epoch, head=group["head"])
+        share = _learning_rate_factor(step, steps, config, epoch, head=group["head"])
         group["lr"] = config.lr * group["scale"] * share
 
 
-def _rate(step: int, steps: int, config: TrainConfig, epoch: float, head: bool) -> float:
+def _learning_rate_factor(
+    step: int, steps: int, config: TrainConfig, epoch: float, head: bool
+) -> float:
     """Learning rate at a step, as a share of its peak."""
-    whole = config.horizon or steps
-    delay = 0 if head else config.head_start or round(config.head_share * whole)
+    whole = config.schedule_steps or steps
+    delay = 0 if head else config.freeze_encoder_steps or round(config.freeze_encoder_ratio * whole)
     place = step - delay
     span = max(1, whole - delay)
     if place < 0:
         return 0.0
-    warm = config.warmup_steps or round(config.warmup * span)
+    warm = config.warmup_steps or round(config.warmup_ratio * span)
     if place < warm:
         return (place + 1) / warm
     if config.schedule == "steps":
@@ -121,7 +123,7 @@ def _rate(step: int, steps: int, config: TrainConfig, epoch: float, head: bool) 
     return 1.0
 
 
-def clip_each(module: nn.Module, largest: float) -> None:
+def clip_each_gradient(module: nn.Module, largest: float) -> None:
     """Clip every parameter's gradient by itself (uclanlp/visualbert, visualbert/pytorch_pretrained_bert)."""
     gradients = _gradients(module.parameters())
     if not gradients:

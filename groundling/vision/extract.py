@@ -16,30 +16,30 @@ from PIL import Image
 from torch import Tensor
 from transformers import AutoModel
 
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, raise_first
 from groundling.data.images import (
     PICTURES,
     Picture,
     check_image_folder,
-    is_picture,
-    leads_out,
-    read_picture,
-    stem,
+    image_id,
+    is_image_file,
+    is_outside_folder,
+    read_image,
     unread_images,
 )
-from groundling.data.regions.annotations import metadata
-from groundling.data.regions.store import ImageRegions, RegionsInMemory, RegionWriter, storable
+from groundling.data.regions.annotations import read_vcr_objects
+from groundling.data.regions.store import ImageRegions, InMemoryRegions, RegionWriter, to_stored
 from groundling.data.shards import ProcessRank
 from groundling.models.loading import load_config, load_processor, load_weights, weights_sha256
 from groundling.runs.progress import Progress
-from groundling.settings.inputs import Extraction, Finding
-from groundling.vision.detect import (
+from groundling.settings.input_settings import DetectionSettings, ExtractionSettings
+from groundling.vision.boxes import (
     AnnotatedBoxes,
-    Boxes,
     DetectionFilter,
     Detector,
-    annotated,
-    grid,
+    ImageBoxes,
+    grid_boxes,
+    read_annotated_boxes,
 )
 from groundling.vision_language.end_to_end import roi_align
 
@@ -153,8 +153,8 @@ class Backbone:
         return states
 
 
-def listing(
-    extraction: Extraction, files: Collection[str]
+def list_images(
+    extraction: ExtractionSettings, files: Collection[str]
 ) -> tuple[list[tuple[str, Path]], list[str]]:
     """Images to read as (id, file), sorted, and what was left out; an id is the file's path without its ending.
 
@@ -164,11 +164,11 @@ def listing(
     folder = Path(extraction.images)
     check_image_folder(folder)
     if extraction.boxes:
-        outside = sorted(file for file in files if leads_out(file, folder))
+        outside = sorted(file for file in files if is_outside_folder(file, folder))
         paths = sorted(folder / file for file in set(files).difference(outside))
     else:
         outside = []
-        paths = sorted(path for path in folder.rglob("*") if is_picture(path.name))
+        paths = sorted(path for path in folder.rglob("*") if is_image_file(path.name))
     there = []
     gaps = [f"{file}: leads out of {folder}, and is not followed" for file in outside]
     for path in paths:
@@ -177,11 +177,11 @@ def listing(
         else:
             gaps.append(f"{path.relative_to(folder)}: no such image in {folder}")
     if not extraction.skip_missing:
-        refuse(gaps, "; add them or pass --skip-missing")
+        raise_first(gaps, "; add them or pass --skip-missing")
     kept: dict[str, Path] = {}
     for path in there:
         file = path.relative_to(folder)
-        first = kept.setdefault(stem(file.as_posix()), path)
+        first = kept.setdefault(image_id(file.as_posix()), path)
         if first != path:
             gaps.append(f"{file}: same id as {first.relative_to(folder)}; the first one counts")
     if not kept:
@@ -195,7 +195,7 @@ class LoadedImage(NamedTuple):
 
     id: str
     image: Image.Image
-    boxes: Boxes | None = None
+    boxes: ImageBoxes | None = None
     """Those that a file has for it."""
 
 
@@ -204,16 +204,16 @@ class Extractor:
 
     def __init__(
         self,
-        extraction: Extraction,
+        extraction: ExtractionSettings,
         device: str,
         annotations: Mapping[str, AnnotatedBoxes],
         names: Sequence[str],
     ) -> None:
         """`annotations`: boxes of files by image file, of classes `names`; empty if there are none."""
         self.extraction = extraction
-        self.finding = finding = extraction.finding
+        self.finding = finding = extraction.detection
         self.annotations = annotations
-        self.backbone = Backbone(finding.backbone, finding.side, device)
+        self.backbone = Backbone(finding.backbone, finding.shortest_edge, device)
         self.detector: Detector | None = None
         models = {"backbone": finding.backbone}
         weights = {"backbone": self.backbone.sha256}
@@ -221,8 +221,10 @@ class Extractor:
         sources = list(extraction.boxes)
         if finding.grid:
             sources = [f"a grid of {finding.grid} x {finding.grid}"]
-        if not sources or extraction.also_detected:
-            keep = DetectionFilter(finding.threshold, finding.least, finding.most, finding.overlap)
+        if not sources or extraction.add_detected_boxes:
+            keep = DetectionFilter(
+                finding.score_threshold, finding.min_boxes, finding.max_boxes, finding.iou_threshold
+            )
             sources.append(f"the detector, {keep}")
             self.detector = Detector(finding.detector, keep, device)
             models["detector"] = finding.detector
@@ -244,7 +246,7 @@ class Extractor:
             "preprocessing": json.loads(text),
             "preprocessing_sha256": digest,
             "boxes_from": source,
-            **({} if extraction.boxes else {"made_with": finding.told()}),
+            **({} if extraction.boxes else {"made_with": finding.manifest_entry()}),
             "classes": len(names),
             "class_names": names,
         }
@@ -286,11 +288,11 @@ class Extractor:
         return kept, skipped
 
     def _read(self, name: str, picture: Picture) -> LoadedImage:
-        image = read_picture(picture)
+        image = read_image(picture)
         if not self.annotations or not isinstance(picture, Path):
             return LoadedImage(name, image)
         known = self.annotations[picture.relative_to(self.extraction.images).as_posix()]
-        return LoadedImage(name, image, known.on(image.size))
+        return LoadedImage(name, image, known.for_image_size(image.size))
 
     def _together(self, ready: Sequence[LoadedImage]) -> list[ImageRegions]:
         """The regions of images of one size."""
@@ -303,7 +305,7 @@ class Extractor:
                 detected = [self._behind(*pair) for pair in pairs]
             boxes = detected
         elif not boxes:
-            boxes = [grid(self.finding.grid)] * len(ready)
+            boxes = [grid_boxes(self.finding.grid)] * len(ready)
         whole = np.array([[0, 0, 1, 1]], np.float32)  # goes through with the rest, as a last box
         features = self.backbone(images, [np.concatenate([one.boxes, whole]) for one in boxes])
         regions = []
@@ -317,15 +319,15 @@ class Extractor:
                 classes=of_image.classes,
                 cover=_cover(of_image),
                 left_out=of_image.left_out,
-                annotated_order=of_image.numbered and not of_image.left_out,
-                behind=of_image.behind,
+                annotated_order=of_image.annotated_order and not of_image.left_out,
+                appended_detections=of_image.appended_detections,
             )
-            if self.finding.whole and len(found.boxes):
+            if self.finding.add_whole_image and len(found.boxes):
                 found = found.with_whole(numbers[-1:])
             regions.append(found)
         return regions
 
-    def _behind(self, known: Boxes, found: Boxes) -> Boxes:
+    def _behind(self, known: ImageBoxes, found: ImageBoxes) -> ImageBoxes:
         """An image's boxes of files and behind them the detector's, each of its best class by the files' names."""
         assert self.detector is not None and known.classes is not None and found.classes is not None
         numbers = {_plain(name): number for number, name in enumerate(self.names)}
@@ -336,7 +338,7 @@ class Extractor:
             boxes=np.concatenate([known.boxes, found.boxes]),
             confidence=np.concatenate([known.confidence, found.confidence]),
             classes=np.concatenate([known.classes, classes]),
-            behind=len(found.boxes),
+            appended_detections=len(found.boxes),
         )
 
 
@@ -345,13 +347,13 @@ def _plain(name: str) -> str:
     return name.replace(" ", "").lower()
 
 
-def _cover(boxes: Boxes) -> np.ndarray | None:
+def _cover(boxes: ImageBoxes) -> np.ndarray | None:
     """The cells of its box that each object fills, (R, 14, 14); a detected one all of them."""
     if boxes.segments is None:
         return None
     return np.pad(
-        metadata(boxes.segments).cover(),
-        ((0, boxes.behind), (0, 0), (0, 0)),
+        read_vcr_objects(boxes.segments).cover(),
+        ((0, boxes.appended_detections), (0, 0), (0, 0)),
         constant_values=True,
     )
 
@@ -367,7 +369,9 @@ class ExtractionResult(NamedTuple):
     """Images that were left out before any was read, with reasons."""
 
 
-def extract(extraction: Extraction, folder: str | Path, part: ProcessRank) -> ExtractionResult:
+def extract(
+    extraction: ExtractionSettings, folder: str | Path, part: ProcessRank
+) -> ExtractionResult:
     """Write every shard of a store in `folder` that belongs to `part` and is missing."""
     device = "cpu"
     if torch.cuda.is_available() and not extraction.cpu:
@@ -375,13 +379,15 @@ def extract(extraction: Extraction, folder: str | Path, part: ProcessRank) -> Ex
     annotations: dict[str, AnnotatedBoxes] = {}
     names: list[str] = []
     if extraction.boxes:
-        annotations, names = annotated(*extraction.boxes)
-    images, gaps = listing(extraction, annotations)
+        annotations, names = read_annotated_boxes(*extraction.boxes)
+    images, gaps = list_images(extraction, annotations)
     extractor = Extractor(extraction, device, annotations, names)
-    writer = RegionWriter(folder, extraction.shard, extractor.key, part)
+    writer = RegionWriter(folder, extraction.shard_size, extractor.key, part)
     numbers = list(writer.pending(len(images)))
-    starts = {number: number * extraction.shard for number in numbers}
-    shards = {number: images[start : start + extraction.shard] for number, start in starts.items()}
+    starts = {number: number * extraction.shard_size for number in numbers}
+    shards = {
+        number: images[start : start + extraction.shard_size] for number, start in starts.items()
+    }
     progress = Progress("regions", sum(map(len, shards.values())), "image")
     for number, shard in shards.items():
         writer.write(number, *extractor(shard, progress))
@@ -397,7 +403,7 @@ class RegionFinder:
 
     def __init__(
         self,
-        finding: Finding,
+        finding: DetectionSettings,
         facts: Mapping[str, Any],
         device: str = "cpu",
         features: bool = True,
@@ -409,7 +415,7 @@ class RegionFinder:
         """
         self.features = features
         try:
-            self.extractor = Extractor(Extraction(finding=finding), device, {}, ())
+            self.extractor = Extractor(ExtractionSettings(detection=finding), device, {}, ())
         except InputError as error:
             raise InputError(
                 f"{error}; regions of new photos are found as those were that the model learned from: --backbone and "
@@ -427,17 +433,17 @@ class RegionFinder:
                 f"{finding.backbone}: its images are prepared otherwise than those that this model learned from"
             )
 
-    def __call__(self, photos: Mapping[str, Picture]) -> tuple[RegionsInMemory, dict[str, str]]:
+    def __call__(self, photos: Mapping[str, Picture]) -> tuple[InMemoryRegions, dict[str, str]]:
         """Regions of photos, by their id; and what is wrong with those that have none, by id."""
         found, skipped = self.extractor(list(photos.items()))
         kept: list[ImageRegions] = []
         for image in found:
             try:
-                kept.append(storable(image))
+                kept.append(to_stored(image))
             except InputError as error:
                 skipped.append(f"{image.id}: {error}")
         there = {image.id for image in kept}
-        return RegionsInMemory(kept, self.features), {
+        return InMemoryRegions(kept, self.features), {
             name: _reason(name, skipped) for name in photos if name not in there
         }
 

@@ -12,10 +12,10 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
 from groundling.core.batch import RegionRow
-from groundling.core.documented import documented
-from groundling.core.errors import InputError, as_keywords, naming
-from groundling.data.image_samples import files_below, only
-from groundling.data.images import NameLookup, is_picture, read_picture, stem
+from groundling.core.errors import InputError, prefix_errors, rename_flags_to_keywords
+from groundling.core.field_docs import with_field_docs
+from groundling.data.image_samples import files_below, single_file
+from groundling.data.images import NameLookup, image_id, is_image_file, read_image
 from groundling.data.regions.store import RegionStore
 from groundling.runs.folder import read_json
 
@@ -25,7 +25,7 @@ SIDE = 800
 """Pixels of the long side at least, so that numbers can be read on small photos."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class AnnotatedPhoto:
     """A photo with its boxes, and what each of them is."""
@@ -55,11 +55,11 @@ def show_regions(
     Raises:
         InputError: there is no such store, the store has no such image, or its photo is not there or does not decode.
     """
-    with as_keywords(("image", "images")):
-        return shown(store, image, images)
+    with rename_flags_to_keywords(("image", "images")):
+        return show_for_command(store, image, images)
 
 
-def shown(
+def show_for_command(
     store: str | os.PathLike[str],
     image: str | os.PathLike[str],
     images: str | os.PathLike[str] = "",
@@ -68,10 +68,10 @@ def shown(
     regions = RegionStore(Path(store), features=False)
     found = _id_in(regions, os.fspath(image))
     file = Path(image)
-    if not (is_picture(file.name) and file.is_file()):
+    if not (is_image_file(file.name) and file.is_file()):
         file = _photo(regions, found, os.fspath(images))
-    with naming(file):
-        photo = read_picture(file)
+    with prefix_errors(file):
+        photo = read_image(file)
     row = regions[found]
     told = _told(regions, row)
     return AnnotatedPhoto(
@@ -83,12 +83,12 @@ def _id_in(store: RegionStore, image: str) -> str:
     """The id that is meant by an id, a file's name or its path."""
     if image in store:
         return image
-    fitting = NameLookup(store.ids).find(stem(image))
+    fitting = NameLookup(store.ids).find(image_id(image))
     if len(fitting) > 1:
         raise InputError(f"{store.folder}: {image} may be {fitting[0]} or {fitting[1]}; write more")
     if fitting:
         return fitting[0]
-    near = get_close_matches(stem(Path(image).name), store.ids, 1)
+    near = get_close_matches(image_id(Path(image).name), store.ids, 1)
     hint = f"did you mean {near[0]!r}?" if near else f"the first is {store.ids[0]!r}"
     raise InputError(f"{store.folder}: no image {image!r} among {len(store):,}; {hint}")
 
@@ -104,8 +104,8 @@ def _photo(store: RegionStore, image: str, folder: str) -> Path:
     fitting: Collection[str] = [image] if image in files else NameLookup(files).find(image)
     if not fitting:
         raise InputError(f"{folder}: no photo of {image!r}; pass --images FOLDER, where it is")
-    with naming(folder):
-        return only([file for name in fitting for file in files[name]])
+    with prefix_errors(folder):
+        return single_file([file for name in fitting for file in files[name]])
 
 
 def _made_of(store: Path) -> str:
@@ -135,7 +135,7 @@ def _told(store: RegionStore, row: RegionRow) -> list[str]:
     lines = []
     for number in range(len(row.boxes)):
         words = [str(number)]
-        if row.whole[number]:
+        if row.is_whole_image[number]:
             lines.append(f"{number} whole image")
             continue
         if row.classes is not None and row.classes[number].max() > 0:
@@ -155,7 +155,7 @@ def _drawn(photo: Image.Image, row: RegionRow, told: list[str]) -> Image.Image:
     font = ImageFont.load_default(size=max(14, min(picture.size) // 40))
     line = max(2, min(picture.size) // 250)
     corners = row.boxes * np.array([*picture.size] * 2)
-    for number in sorted(range(len(corners)), key=lambda one: (not row.whole[one], -one)):
+    for number in sorted(range(len(corners)), key=lambda one: (not row.is_whole_image[one], -one)):
         colour = COLOURS[number % len(COLOURS)]
         left, top, right, bottom = (float(side) for side in corners[number])
         canvas.rectangle((left, top, right, bottom), outline=colour, width=line)

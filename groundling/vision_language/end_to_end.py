@@ -12,20 +12,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase, ResNetModel
 
-from groundling.core.batch import Batch, EncoderOutput, Regions, needed, sent
+from groundling.core.batch import Batch, EncoderOutput, Regions, require, to_device
 from groundling.core.errors import InputError
-from groundling.models.attention import Watch
+from groundling.models.attention import AttentionCallback
 from groundling.models.formats import Encoder, ModelFormat
 from groundling.models.hub import CNN
 from groundling.models.loading import load_config, load_processor, load_weights
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
-from groundling.settings.inputs import Pixels
+from groundling.settings.input_settings import PixelSettings
 from groundling.vision_language.single_stream import (
     JOIN,
-    SingleStream,
-    bert_of,
-    described_join,
+    SingleStreamModel,
+    get_bert,
     load_single_stream,
+    read_join_description,
 )
 from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
 from groundling.vision_language.vlbert import VLBertEmbeddings, vlbert
@@ -75,11 +75,11 @@ def own_roi_align(
         if sampling:
             out[here] = _sample(image, corners, spans, size, sampling, sampling)
         else:
-            out[here] = _one_per_pixel(image, corners, spans, size)
+            out[here] = _sample_per_pixel(image, corners, spans, size)
     return out
 
 
-def _one_per_pixel(image: Tensor, corners: Tensor, spans: Tensor, size: int) -> Tensor:
+def _sample_per_pixel(image: Tensor, corners: Tensor, spans: Tensor, size: int) -> Tensor:
     """(R, C, size, size) with as many samples per bin as it has pixels; boxes of as many are sampled together."""
     out = image.new_zeros(len(corners), len(image), size, size)
     counts = (spans / size).ceil()
@@ -95,8 +95,8 @@ def _sample(
     image: Tensor, corners: Tensor, spans: Tensor, size: int, wide: int, high: int
 ) -> Tensor:
     """(C, H, W) under (R, 4) corners, with `wide` x `high` samples per bin: (R, C, size, size)."""
-    x, counts_x = _axis(corners[:, 0], spans[:, 0], size, wide, image.shape[2])
-    y, counts_y = _axis(corners[:, 1], spans[:, 1], size, high, image.shape[1])
+    x, counts_x = _sample_positions(corners[:, 0], spans[:, 0], size, wide, image.shape[2])
+    y, counts_y = _sample_positions(corners[:, 1], spans[:, 1], size, high, image.shape[1])
     shape = (len(corners), size * high, size * wide)
     columns = x[:, None].expand(shape)
     rows = y[:, :, None].expand(shape)
@@ -110,7 +110,9 @@ def _sample(
     return bins.mean((3, 5)).transpose(0, 1)
 
 
-def _axis(low: Tensor, span: Tensor, size: int, each: int, limit: int) -> tuple[Tensor, Tensor]:
+def _sample_positions(
+    low: Tensor, span: Tensor, size: int, each: int, limit: int
+) -> tuple[Tensor, Tensor]:
     """Positions (R, size * each) of samples in -1..1 as `grid_sample` counts, and which count at all (others are zero).
 
     A sample counts from -1 to `limit`, both included. Sums are in torchvision's order, or rounding would take another
@@ -131,11 +133,11 @@ STRIDE = 16
 """Pixels per cell of the map under RoIAlign."""
 SAMPLES = 2
 """RoIAlign's samples per bin and direction."""
-BUILDS: dict[str, Callable[..., SingleStream]] = {"vlbert": vlbert, "visualbert": visualbert}
+BUILDS: dict[str, Callable[..., SingleStreamModel]] = {"vlbert": vlbert, "visualbert": visualbert}
 """Models that learn from pixels."""
 
 
-class EndToEnd(SingleStream):
+class EndToEndModel(SingleStreamModel):
     """A model that makes its regions' features from pixels (VL-BERT Section 3.2; release: common/fast_rcnn.py).
 
     All stages of the ResNet but the last see a picture, cut to its own size; RoIAlign takes 14 x 14 bins of every
@@ -147,21 +149,21 @@ class EndToEnd(SingleStream):
     region's `cover` what the join makes of it; R2C trains stem and BatchNorms, too.
     """
 
-    reads = "pixels"
+    region_source = "pixels"
     mean: Tensor
     std: Tensor
 
-    def __init__(self, stream: SingleStream, cnn: ResNetModel, processor: Any) -> None:
+    def __init__(self, stream: SingleStreamModel, cnn: ResNetModel, processor: Any) -> None:
         """`stream`: a model made for pixels; `processor` has the CNN's mean and deviation, and the pictures' sides."""
         super().__init__(
             stream.text.encoder,
             stream.text.tokenizer,
             stream.join,
-            regions_from=stream.regions_from,
+            regions_from=stream.regions_provenance,
         )
         self.fusion = stream.fusion
-        self.look_at = needed(
-            stream.join.from_pixels, "from_pixels", f"a {stream.join.kind} end to end"
+        self.region_pooling = require(
+            stream.join.region_pooling, "from_pixels", f"a {stream.join.kind} end to end"
         )
         self.cnn = cnn.eval()
         self.processor = processor
@@ -170,7 +172,7 @@ class EndToEnd(SingleStream):
         self.register_buffer("mean", torch.tensor(mean)[:, None, None], persistent=False)
         self.register_buffer("std", torch.tensor(std)[:, None, None], persistent=False)
         _freeze(cnn)
-        _without_stride(cnn.encoder.stages[-1], self.look_at.dilation)
+        _without_stride(cnn.encoder.stages[-1], self.region_pooling.dilation)
 
     @property
     def side(self) -> int:
@@ -178,70 +180,76 @@ class EndToEnd(SingleStream):
         return int(self.processor.size["shortest_edge"])
 
     @property
-    def long_side(self) -> int:
+    def longest_edge(self) -> int:
         """Most pixels of their long side; 0: 5/3 of the short one."""
         return int(self.processor.size.get("longest_edge") or 0)
 
     @property
-    def sides(self) -> tuple[int, float]:
+    def image_sides(self) -> tuple[int, float]:
         """Pixels of the pictures' short side, and most of the long one."""
-        return self.side, self.long_side
+        return self.side, self.longest_edge
 
-    def resize(self, side: int, long_side: int) -> None:
+    def resize(self, side: int, longest_edge: int) -> None:
         """Look at pictures of other sides from now on, which are kept with the model; 0 leaves one as it is.
 
         Raises InputError for a long side that is shorter than the short one.
         """
         side = side or self.side
-        long_side = long_side or self.long_side
-        if long_side and long_side < side:
+        longest_edge = longest_edge or self.longest_edge
+        if longest_edge and longest_edge < side:
             raise InputError(
-                f"--long-side {long_side}: shorter than the short side of {side} pixels"
+                f"--longest-edge {longest_edge}: shorter than the short side of {side} pixels"
             )
         self.processor.size = {"shortest_edge": side}
-        if long_side:
-            self.processor.size = {"shortest_edge": side, "longest_edge": long_side}
+        if longest_edge:
+            self.processor.size = {"shortest_edge": side, "longest_edge": longest_edge}
 
-    def train(self, mode: bool = True) -> EndToEnd:
+    def train(self, mode: bool = True) -> EndToEndModel:
         """As always, but the CNN's BatchNorms keep the statistics they came with."""
         super().train(mode)
         self.cnn.eval()
         return self
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
-        """As `SingleStream`, with features of the regions seen in the pixels; a batch of texts alone needs neither."""
-        return super().forward(batch if batch.regions is None else self.look(batch), attention)
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
+        """As `SingleStreamModel`, with features of the regions seen in the pixels; a batch of texts alone needs neither."""
+        return super().forward(
+            batch if batch.regions is None else self.add_region_features(batch), attention
+        )
 
-    def look(self, batch: Batch) -> Batch:
+    def add_region_features(self, batch: Batch) -> Batch:
         """The batch with features (N, R, D) of its regions; those of a multiple choice are seen once.
 
         Without pixels, regions that have features already keep them: so a blind control reads zeros. Raises
         InputError if there is neither.
         """
-        regions = needed(batch.regions, "regions", "a model that reads pixels")
+        regions = require(batch.regions, "regions", "a model that reads pixels")
         if batch.pixels is None and regions.features.shape[-1] == self.join.width:
             return batch
         batch.require(("pixels", "extent"), "a model that reads pixels")
-        pixels = needed(batch.pixels, "pixels", "a model that reads pixels")
-        extent = needed(batch.extent, "extent", "a model that reads pixels")
+        pixels = require(batch.pixels, "pixels", "a model that reads pixels")
+        extent = require(batch.image_sizes, "image_sizes", "a model that reads pixels")
         choices = batch.choices
         device = pixels.device
         # Sizes and numbers of regions are read where no device has to be waited for.
-        sizes = needed(batch.host.extent, "extent", "a model that reads pixels").tolist()
-        there = needed(batch.host.regions, "regions", "a model that reads pixels").mask[::choices]
+        sizes = require(
+            batch.cpu_copy.image_sizes, "image_sizes", "a model that reads pixels"
+        ).tolist()
+        there = require(batch.cpu_copy.regions, "regions", "a model that reads pixels").mask[
+            ::choices
+        ]
         boxes = regions.boxes[::choices] * extent.repeat(1, 2)[:, None]
         pictures = self._pictures(pixels, boxes, regions, choices)
         looks = []
         # One by one: padding would reach into a picture, since a BatchNorm makes something of its zeros.
         for number, (wide, high) in enumerate(sizes):
-            places = sent(there[number].nonzero().squeeze(1), device)
+            places = to_device(there[number].nonzero().squeeze(1), device)
             cover = None
-            if regions.cover is not None:
-                cover = regions.cover[number * choices, places]
+            if regions.segmentation is not None:
+                cover = regions.segmentation[number * choices, places]
             picture = pictures[number : number + 1, :, :high, :wide]
             looks.append(self._features(picture, boxes[number, places], cover))
         seen = torch.cat(looks)
-        rows, columns = (sent(where, device) for where in there.nonzero(as_tuple=True))
+        rows, columns = (to_device(where, device) for where in there.nonzero(as_tuple=True))
         features = seen.new_zeros(*there.shape, seen.shape[-1]).index_put((rows, columns), seen)
         features = features.repeat_interleave(choices, 0)
         return replace(batch, regions=replace(regions, features=features))
@@ -252,7 +260,7 @@ class EndToEnd(SingleStream):
         if regions.masked is None:
             return pictures
         high, wide = pixels.shape[2:]
-        return pictures * ~under(boxes, regions.masked[::choices], wide, high)[:, None]
+        return pictures * ~mask_boxes(boxes, regions.masked[::choices], wide, high)[:, None]
 
     def _features(self, picture: Tensor, boxes: Tensor, cover: Tensor | None) -> Tensor:
         """(R, D) of boxes (R, 4) in pixels of one picture (1, 3, H, W); `cover` (R, 14, 14)."""
@@ -261,17 +269,17 @@ class EndToEnd(SingleStream):
         for stage in stages:
             states = stage(states)
         # In full precision: half of it would move the boxes.
-        states = roi_align(states.float(), [boxes], self.look_at.bins, 1 / STRIDE, SAMPLES)
+        states = roi_align(states.float(), [boxes], self.region_pooling.bins, 1 / STRIDE, SAMPLES)
         if cover is not None:
-            states = self.join.inside(states, cover)
+            states = self.join.prepare_last_stage(states, cover)
         states = last(states)
         if cover is not None:
-            states = self.join.seen(states, cover)
+            states = self.join.mask_last_stage(states, cover)
         means: Tensor = states.float().mean((2, 3))
         return means
 
     def export(self, folder: Path) -> None:
-        """Write what a `SingleStream` does, and `cnn`: a stock HF ResNet with its image processor."""
+        """Write what a `SingleStreamModel` does, and `cnn`: a stock HF ResNet with its image processor."""
         super().export(folder)
         self.cnn.save_pretrained(folder / CNN)
         self.processor.save_pretrained(folder / CNN)
@@ -296,7 +304,7 @@ def _without_stride(stage: nn.Module, dilation: int) -> None:
                 conv.padding = (dilation, dilation)
 
 
-def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
+def mask_boxes(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
     """Pixels (B, H, W) inside any masked (B, R) box (B, R, 4), both its ends included (VL-BERT's release)."""
 
     def between(low: Tensor, last: Tensor, count: int) -> Tensor:
@@ -308,53 +316,58 @@ def under(boxes: Tensor, masked: Tensor, wide: int, high: int) -> Tensor:
     return torch.einsum("brh,brw->bhw", rows.float(), columns.float()) > 0
 
 
-def end_to_end(
+def make_end_to_end_model(
     bert: BertModel,
     tokenizer: PreTrainedTokenizerBase,
     backbone: str | Path,
     side: int,
-    long_side: int = 0,
-    build: Callable[..., SingleStream] = vlbert,
+    longest_edge: int = 0,
+    build: Callable[..., SingleStreamModel] = vlbert,
     **options: Any,
-) -> EndToEnd:
+) -> EndToEndModel:
     """VL-BERT from a BERT, as `vlbert`, and a ResNet's hub id or folder; or another model by its `build`.
 
-    Pictures get `side` pixels at the short side, and at the long one at most `long_side`, or 5/3 of the short one. The
+    Pictures get `side` pixels at the short side, and at the long one at most `longest_edge`, or 5/3 of the short one. The
     authors' ResNet-101 is bottom-up attention's, trained on Visual Genome's objects.
     """
     cnn, processor = _load_cnn(backbone)
     processor.size = {"shortest_edge": side}
     stream = build(bert, tokenizer, cnn.config.hidden_sizes[-1], pixels=True, **options)
-    model = EndToEnd(stream, cnn, processor)
-    model.resize(side, long_side)
+    model = EndToEndModel(stream, cnn, processor)
+    model.resize(side, longest_edge)
     return model
 
 
-def reading_pixels(
-    start: Encoder, pixels: Pixels, design: str = "vlbert", options: Mapping[str, Any] | None = None
-) -> EndToEnd:
+def prepare_end_to_end_model(
+    start: Encoder,
+    pixels: PixelSettings,
+    design: str = "vlbert",
+    options: Mapping[str, Any] | None = None,
+) -> EndToEndModel:
     """An end-to-end model, at other sides if these are given, or a new one of a design around a loaded BERT.
 
     `options` are those of the design's `build`. Raises InputError if `start` is neither.
     """
-    if isinstance(start, EndToEnd):
-        start.resize(pixels.side, pixels.long_side)
+    if isinstance(start, EndToEndModel):
+        start.resize(pixels.shortest_edge, pixels.longest_edge)
         return start
-    bert, tokenizer = bert_of(start)
-    side = pixels.side or SIDE
+    bert, tokenizer = get_bert(start)
+    side = pixels.shortest_edge or SIDE
     build = BUILDS[design]
     given = dict(options or {})
-    return end_to_end(bert, tokenizer, pixels.backbone, side, pixels.long_side, build, **given)
+    return make_end_to_end_model(
+        bert, tokenizer, pixels.backbone, side, pixels.longest_edge, build, **given
+    )
 
 
-def load_end_to_end(folder: str | Path) -> EndToEnd:
+def load_end_to_end(folder: str | Path) -> EndToEndModel:
     """A model from a folder written by its `export`."""
-    kind = described_join(folder).get("kind")
+    kind = read_join_description(folder).get("kind")
     joins: tuple[type[MultimodalEmbeddings], ...] = (VLBertEmbeddings, VisualBertEmbeddings)
     by_kind = {join.kind: join for join in joins}
     if kind not in by_kind:
         raise InputError(f"{folder}: a {kind} model has no CNN; remove {CNN} from the folder")
-    return EndToEnd(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
+    return EndToEndModel(load_single_stream(folder, by_kind[kind]), *_load_cnn(Path(folder) / CNN))
 
 
 def _load_cnn(source: str | Path) -> tuple[Any, Any]:

@@ -16,26 +16,30 @@ from transformers import BertModel, PreTrainedTokenizerBase
 from transformers.masking_utils import create_bidirectional_mask
 from transformers.models.bert.modeling_bert import BertLayer
 
-from groundling.core.batch import Batch, EncoderOutput, needed
-from groundling.core.documented import documented
-from groundling.core.errors import InputError, expecting, naming, reading
-from groundling.data.samples import TextInput
+from groundling.core.batch import Batch, EncoderOutput, require
+from groundling.core.errors import InputError, convert_errors, convert_read_errors, prefix_errors
+from groundling.core.field_docs import with_field_docs
+from groundling.data.samples import TextRowEncoder
 from groundling.models.attention import (
+    AttentionCallback,
     AttentionMap,
-    Places,
-    Watch,
-    places_added,
-    places_of_regions,
-    places_of_text,
-    watching,
+    SequencePositions,
+    added_positions,
+    capture_attention,
+    region_positions,
+    text_positions,
 )
-from groundling.models.formats import RegionReader
-from groundling.models.multimodal_embeddings import EmbeddedSequence, MultimodalEmbeddings, fresh
-from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.models.formats import RegionEncoder
+from groundling.models.multimodal_embeddings import (
+    EmbeddedSequence,
+    MultimodalEmbeddings,
+    init_linears,
+)
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.runs.folder import json_text, read_object
 
 
-class SingleStream(RegionReader):
+class SingleStreamModel(RegionEncoder):
     """A BERT whose every layer attends over text and regions alike; a join makes one sequence of them.
 
     With `early` off (VisualBERT "without early fusion", ablation C2 of Appendix C), BERT reads the text alone, and
@@ -58,20 +62,20 @@ class SingleStream(RegionReader):
         self.fusion: BertLayer | None = None
         if not early:
             self.fusion = BertLayer(bert.config)
-            fresh(self.fusion)
-        self.regions_from = dict(regions_from or {})
+            init_linears(self.fusion)
+        self.regions_provenance = dict(regions_from or {})
         self.sizes = self.text.sizes._replace(visual=self.text.sizes.text, regions=join.width)
-        self.whole = join.whole
-        self.last_pixel = join.last_pixel
-        self.tied = join.tied
+        self.reads_whole_image = join.reads_whole_image
+        self.has_inclusive_boxes = join.has_inclusive_boxes
+        self.reads_tagged_regions = join.reads_tagged_regions
 
     @property
-    def kind(self) -> str:
+    def architecture_name(self) -> str:
         """What its join is called."""
         return self.join.kind
 
     @property
-    def special(self) -> list[int]:
+    def special_ids(self) -> list[int]:
         """Ids of BERT's special pieces."""
         ids: list[int] = self.text.tokenizer.all_special_ids
         return ids
@@ -80,17 +84,19 @@ class SingleStream(RegionReader):
     def max_length(self) -> int:
         """Most pieces of text, special ones included."""
         positions = self.text.encoder.config.max_position_embeddings
-        return int(min(self.text.max_length, positions - self.join.after))
+        return int(min(self.text.max_length, positions - self.join.added_position_count))
 
-    def inputs(self, max_length: int) -> tuple[TextInput, None]:
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
         """Texts of at most `max_length` pieces, or what the model can take."""
-        return self.join.texts(self.text.tokenizer, min(max_length, self.max_length)), None
+        return self.join.make_text_input(
+            self.text.tokenizer, min(max_length, self.max_length)
+        ), None
 
     def word_embeddings(self) -> nn.Embedding:
         """BERT's input embeddings."""
         return self.text.word_embeddings()
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and regions, `visual` (N, R, H), each having read the other.
 
         `attention` is told every layer's map over the whole sequence of the join, named `self`; without early fusion
@@ -98,14 +104,18 @@ class SingleStream(RegionReader):
         """
         bert = self.text.encoder
         joined = self.join(bert.embeddings, batch)
-        with nullcontext() if attention is None else self._watching(batch, joined, attention):
+        with (
+            nullcontext()
+            if attention is None
+            else self._capture_attention(batch, joined, attention)
+        ):
             states = self.encode(joined)
         return EncoderOutput(
             text=states[:, joined.text],
             visual=None if batch.regions is None else states[:, joined.regions],
-            pooled=bert.pooler(states) if self.sizes.pooled else None,
-            word_table=self.word_embeddings().weight,
-            region_table=self.join.table(),
+            pooler_output=bert.pooler(states) if self.sizes.pooler_output else None,
+            input_embeddings=self.word_embeddings().weight,
+            region_embedding_weight=self.join.feature_projection_weight(),
         )
 
     def encode(self, joined: EmbeddedSequence) -> Tensor:
@@ -128,30 +138,30 @@ class SingleStream(RegionReader):
             config=self.text.encoder.config, inputs_embeds=states, attention_mask=mask.long()
         )
 
-    def _watching(
-        self, batch: Batch, joined: EmbeddedSequence, attention: Watch
+    def _capture_attention(
+        self, batch: Batch, joined: EmbeddedSequence, attention: AttentionCallback
     ) -> AbstractContextManager[None]:
-        text = places_of_text(needed(batch.text, "text", "a single-stream model"))
+        text = text_positions(require(batch.text, "text", "a single-stream model"))
         parts = [text]
         if batch.regions is not None:
-            parts.append(places_of_regions(batch.regions))
+            parts.append(region_positions(batch.regions))
         added = joined.states.shape[1] - joined.regions.stop
         if added:
-            parts.append(places_added(len(joined.states), added, joined.states.device))
-        every = Places.join(*parts)
+            parts.append(added_positions(len(joined.states), added, joined.states.device))
+        every = SequencePositions.concatenate(*parts)
 
         def tell(layer: int, weights: Tensor) -> None:
-            places = every if weights.shape[-1] == every.holds.shape[1] else text
+            places = every if weights.shape[-1] == every.kinds.shape[1] else text
             attention(AttentionMap("self", layer, weights, places, places))
 
         # The whole model, so that the fusion layer is watched too.
-        return watching(_WatchableModel(self), tell)
+        return capture_attention(_AttentionSource(self), tell)
 
-    def see(self, images: int) -> None:
+    def add_images(self, images: int) -> None:
         """Make room for samples of several images."""
-        self.join.see(images, self.text.encoder)
+        self.join.add_images(images, self.text.encoder)
 
-    def learn(self, words: Sequence[str]) -> None:
+    def add_tokens(self, words: Sequence[str]) -> None:
         """Give each of these words a piece and a random embedding of its own, behind all others."""
         tokenizer = copy.deepcopy(self.text.tokenizer)
         tokenizer.add_tokens(list(words))
@@ -159,7 +169,7 @@ class SingleStream(RegionReader):
         if len(tokenizer) > len(self.word_embeddings().weight):
             bert.resize_token_embeddings(len(tokenizer), mean_resizing=False)
         self.text = TextEncoder(bert, tokenizer).train(self.training)
-        self.sizes = self.sizes._replace(word_table=self.text.sizes.word_table)
+        self.sizes = self.sizes._replace(input_embeddings=self.text.sizes.input_embeddings)
 
     def export(self, folder: Path) -> None:
         """Write the whole model: `bert` as a stock HF folder, the join (and its description) beside it."""
@@ -174,15 +184,15 @@ class SingleStream(RegionReader):
             "kind": self.join.kind,
             "early": self.fusion is None,
             "options": self.join.options,
-            "regions_from": self.regions_from,
+            "regions_from": self.regions_provenance,
         }
         (folder / JOIN).write_text(json_text(described, indent=1) + "\n", encoding="utf-8")
 
 
-class _WatchableModel:
+class _AttentionSource:
     """A single-stream model as `watching` takes an HF encoder: BERT's configuration, every module of the model."""
 
-    def __init__(self, model: SingleStream) -> None:
+    def __init__(self, model: SingleStreamModel) -> None:
         self.modules = model.modules
         self.config = model.text.encoder.config
         self.set_attn_implementation = model.text.encoder.set_attn_implementation
@@ -192,7 +202,7 @@ JOIN = "join.json"
 """Marks a folder of a single-stream model."""
 
 
-def bert_of(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
+def get_bert(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
     """The BERT inside a loaded text encoder, and its tokenizer; raises InputError if it holds another encoder."""
     if not isinstance(start, TextEncoder) or not isinstance(start.encoder, BertModel):
         raise InputError(
@@ -201,7 +211,7 @@ def bert_of(start: object) -> tuple[BertModel, PreTrainedTokenizerBase]:
     return start.encoder, start.tokenizer
 
 
-def described_join(folder: str | Path) -> dict[str, Any]:
+def read_join_description(folder: str | Path) -> dict[str, Any]:
     """What a folder's `join.json` says: `kind`, `early`, `options`; raises InputError if it cannot be read."""
     path = Path(folder) / JOIN
     described = read_object(path)
@@ -214,19 +224,22 @@ def described_join(folder: str | Path) -> dict[str, Any]:
 
 def load_single_stream(
     folder: str | Path, join: Callable[..., MultimodalEmbeddings]
-) -> SingleStream:
+) -> SingleStreamModel:
     """A single-stream model with this kind of join from a folder written by its `export`.
 
     Raises InputError if a part is missing or damaged, or does not fit the others.
     """
     folder = Path(folder)
-    described = described_join(folder)
-    with reading(folder / "join.safetensors"):
+    described = read_join_description(folder)
+    with convert_read_errors(folder / "join.safetensors"):
         weights = load_file(folder / "join.safetensors")
     text = load_text_encoder(folder / "bert")
-    bert, _ = bert_of(text)
-    with naming(f"{folder}: the join does not fit the BERT beside it"), expecting("its weights"):
-        model = SingleStream(
+    bert, _ = get_bert(text)
+    with (
+        prefix_errors(f"{folder}: the join does not fit the BERT beside it"),
+        convert_errors("its weights"),
+    ):
+        model = SingleStreamModel(
             bert,
             text.tokenizer,
             join(bert, **described["options"]),
@@ -243,58 +256,64 @@ def load_single_stream(
 POOLER = "text.encoder.pooler."
 """Weights that a checkpoint need not have: pre-training without a pooler leaves none."""
 BERT = {part: f"text.encoder.{part}" for part in ("embeddings.", "encoder.", "pooler.")}
-"""What a BERT's own weights are called in a `SingleStream`."""
+"""What a BERT's own weights are called in a `SingleStreamModel`."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class WeightNames:
     """How a code base names its weights; of several prefixes that fit, the longest counts."""
 
-    outer: tuple[str, ...]
+    optional_prefixes: tuple[str, ...]
     """Prefixes that checkpoints may or may not have, in this order."""
-    renamed: Mapping[str, str]
-    """From a prefix there to one of `SingleStream`."""
-    dropped: tuple[str, ...]
+    renamed_prefixes: Mapping[str, str]
+    """From a prefix there to one of `SingleStreamModel`."""
+    unused_prefixes: tuple[str, ...]
     """Prefixes of weights that are not used: heads and detectors."""
-    optional: tuple[str, ...] = ()
+    optional_weights: tuple[str, ...] = ()
     """Prefixes here that a checkpoint need not have, beside the pooler."""
 
-    def inside(self, name: str) -> str:
+    def strip_prefixes(self, name: str) -> str:
         """A weight's name without the outer prefixes."""
-        for prefix in self.outer:
+        for prefix in self.optional_prefixes:
             name = name.removeprefix(prefix)
         return name
 
 
-def renamed(
+def rename_weights(
     weights: Mapping[str, Tensor], names: WeightNames
 ) -> tuple[dict[str, Tensor], list[str]]:
-    """Weights (...) by the names of `SingleStream`, and the names of those dropped.
+    """Weights (...) by the names of `SingleStreamModel`, and the names of those dropped.
 
     Raises InputError on an unknown name.
     """
     kept: dict[str, Tensor] = {}
     dropped = []
     for name, value in weights.items():
-        inner = names.inside(name)
-        prefixes = [one for one in (*names.renamed, *names.dropped) if inner.startswith(one)]
+        inner = names.strip_prefixes(name)
+        prefixes = [
+            one
+            for one in (*names.renamed_prefixes, *names.unused_prefixes)
+            if inner.startswith(one)
+        ]
         if not prefixes:
             raise InputError(f"{name}: neither a known weight nor one known to be of no use here")
         longest = max(prefixes, key=len)
-        if longest not in names.renamed:
+        if longest not in names.renamed_prefixes:
             dropped.append(name)
             continue
         rest = inner.removeprefix(longest)
         # BERT's first checkpoints call a LayerNorm's weights gamma and beta.
         rest = rest.replace(".gamma", ".weight").replace(".beta", ".bias")
-        target = names.renamed[longest].replace(".gamma", ".weight").replace(".beta", ".bias")
+        target = (
+            names.renamed_prefixes[longest].replace(".gamma", ".weight").replace(".beta", ".bias")
+        )
         kept[target + rest] = value
     return kept, dropped
 
 
 def load_released_weights(
-    model: SingleStream, source: str | Path | Mapping[str, Tensor], names: WeightNames
+    model: SingleStreamModel, source: str | Path | Mapping[str, Tensor], names: WeightNames
 ) -> list[str]:
     """Fill `model` from a file, a folder or weights (...) by name, strictly; what is dropped is printed and returned.
 
@@ -306,10 +325,10 @@ def load_released_weights(
     else:
         weights = read_weights(source)
         where = str(source)
-    kept, dropped = renamed(weights, names)
+    kept, dropped = rename_weights(weights, names)
     before = model.state_dict()
     missing = sorted(before.keys() - kept.keys())
-    lacking = [name for name in missing if not name.startswith((POOLER, *names.optional))]
+    lacking = [name for name in missing if not name.startswith((POOLER, *names.optional_weights))]
     if lacking:
         raise InputError(f"{where}: {len(lacking)} weights are missing, the first is {lacking[0]}")
     for name, value in kept.items():
@@ -336,7 +355,7 @@ def read_weights(source: str | Path) -> dict[str, Tensor]:
         safe = path / "model.safetensors"
         path = safe if safe.exists() else path / "pytorch_model.bin"
     # Torch's reader of damaged pickles fails in many ways.
-    with expecting(
+    with convert_errors(
         f"{path}: no weights that can be read safely; save its tensors alone", errors=Exception
     ):
         content: object

@@ -11,31 +11,40 @@ from tokenizers import Encoding
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, Tags, TextRow, needed, sent
+from groundling.core.batch import (
+    Batch,
+    EncoderOutput,
+    Example,
+    OutputSizes,
+    Tags,
+    TextRow,
+    require,
+    to_device,
+)
 from groundling.core.errors import InputError
-from groundling.data.samples import Pieces, TextInput, texts_of
-from groundling.data.text.words import word_of
+from groundling.data.samples import Pieces, TextRowEncoder, texts_of
+from groundling.data.text.words import align_words
 from groundling.models.multimodal_embeddings import (
     MultimodalEmbeddings,
-    add_types,
+    add_token_types,
     check_segments,
-    fresh,
+    init_linears,
 )
 from groundling.models.task_heads import (
-    EachRegionTransformed,
     HeadContext,
-    ImagesApart,
+    ImagePairHead,
     TaskHead,
-    answer,
-    block,
+    TransformedRegionScoreHead,
+    make_output_layer,
+    make_transform,
 )
 from groundling.objectives import Objective, ObjectiveContext
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import masked_lm
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.settings.objectives import PhaseOptions
-from groundling.vision_language import Architecture, Phase
-from groundling.vision_language.single_stream import BERT, SingleStream, WeightNames
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.vision_language import Architecture, PretrainingPhase
+from groundling.vision_language.single_stream import BERT, SingleStreamModel, WeightNames
 
 PERSONS = tuple(f"person_{number}" for number in range(81))
 """Words that VCR adds: what a tag that names a person becomes, by its number; other tags stay names of classes.
@@ -52,12 +61,12 @@ class UniterEmbeddings(MultimodalEmbeddings):
 
     The box is x1, y1, x2, y2, width, height and their product. With regions, a piece of text `i` has segment
     `text_types[i]` and a region of image `j` segment `image_types[j]` of BERT's own table (release; VCR: text types
-    (0, 2, 3), see `for_vcr`; NLVR2: image types (1, 2), with rows appended by `add_types`); without regions
+    (0, 2, 3), see `add_vcr_inputs`; NLVR2: image types (1, 2), with rows appended by `add_token_types`); without regions
     segments are BERT's, but those of VCR stay. A hidden region's features are a learned vector.
     """
 
     kind = "uniter"
-    tied = False
+    reads_tagged_regions = False
     separators_follow = True
     """VCR: a [SEP] has the segment of what follows it; with False of what it closes (release, second stage alone)."""
 
@@ -76,7 +85,7 @@ class UniterEmbeddings(MultimodalEmbeddings):
         self.image_types = list(image_types)
         self.feature = nn.Linear(width, hidden)
         self.box = nn.Linear(7, hidden)
-        fresh(self)
+        init_linears(self)
         self.feature_norm = nn.LayerNorm(hidden, eps=1e-12)
         self.box_norm = nn.LayerNorm(hidden, eps=1e-12)
         self.norm = nn.LayerNorm(hidden, eps=1e-12)
@@ -84,46 +93,48 @@ class UniterEmbeddings(MultimodalEmbeddings):
         self.mask = nn.Embedding(2, width, padding_idx=0)
         nn.init.normal_(self.mask.weight.detach()[1:], std=0.02)
 
-    def table(self) -> Tensor:
+    def feature_projection_weight(self) -> Tensor:
         """The feature Linear's weight (H, D), to whose transpose UNITER's feature regression is tied."""
         return self.feature.weight
 
-    def see(self, images: int, bert: BertModel) -> None:
+    def add_images(self, images: int, bert: BertModel) -> None:
         """Later images get rows of their own in BERT's table, which start as the first one's (release, nlvr2)."""
         more = images - len(self.image_types)
         if more <= 0:
             return
         first = bert.config.type_vocab_size
-        add_types(bert, [self.image_types[0]] * more)
+        add_token_types(bert, [self.image_types[0]] * more)
         self.image_types = [*self.image_types, *range(first, first + more)]
         self.options["image_types"] = self.image_types
 
-    def texts(self, tokenizer: PreTrainedTokenizerBase, max_length: int) -> TextInput:
+    def make_text_input(
+        self, tokenizer: PreTrainedTokenizerBase, max_length: int
+    ) -> TextRowEncoder:
         """VCR's parts, if the join has segments for them."""
         if len(self.text_types) < VCR_TYPES:
-            return super().texts(tokenizer, max_length)
+            return super().make_text_input(tokenizer, max_length)
         there = tokenizer.get_vocab()
         persons = {number: there[word] for number, word in enumerate(PERSONS) if word in there}
-        return PartInput(
+        return MultipartTextInput(
             tokenizer, max_length, persons, len(self.text_types), self.separators_follow
         )
 
-    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Text (N, T, H) and regions (N, R, H)."""
-        tokens = needed(batch.text, "text", "a UNITER")
+        tokens = require(batch.text, "text", "a UNITER")
         regions = batch.regions
-        types = tokens.types
-        if tokens.part is not None:
-            types = sent(torch.tensor(self.text_types), types.device)[tokens.part]
+        types = tokens.token_type_ids
+        if tokens.part_index is not None:
+            types = to_device(torch.tensor(self.text_types), types.device)[tokens.part_index]
         elif regions is not None:
-            types = sent(torch.tensor(self.text_types), types.device)[types]
+            types = to_device(torch.tensor(self.text_types), types.device)[types]
         text = embeddings(inputs_embeds=words, token_type_ids=types)
         if regions is None:
             return text, text[:, :0]
-        features = self.features(batch, regions, self.mask.weight[1])
+        features = self.masked_features(batch, regions, self.mask.weight[1])
         sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
         box = torch.cat([regions.boxes, sides, sides.prod(-1, keepdim=True)], -1)
-        segment = embeddings.token_type_embeddings(self.segments(batch, self.image_types))
+        segment = embeddings.token_type_embeddings(self.segment_ids(batch, self.image_types))
         looks = self.feature_norm(self.feature(features)) + self.box_norm(self.box(box)) + segment
         return text, embeddings.dropout(self.norm(looks))
 
@@ -134,43 +145,45 @@ def uniter(
     width: int = 2048,
     text_types: Sequence[int] = (0, 0),
     image_types: Sequence[int] = (1,),
-) -> SingleStream:
-    """UNITER from a BERT: cased; `add_types(bert, [1])` first for NLVR2, `for_vcr` afterwards for VCR."""
-    return SingleStream(bert, tokenizer, UniterEmbeddings(bert, width, text_types, image_types))
+) -> SingleStreamModel:
+    """UNITER from a BERT: cased; `add_token_types(bert, [1])` first for NLVR2, `add_vcr_inputs` afterwards for VCR."""
+    return SingleStreamModel(
+        bert, tokenizer, UniterEmbeddings(bert, width, text_types, image_types)
+    )
 
 
-def ready_for_vcr(
-    model: SingleStream, examples: Sequence[Example], pretraining: bool = False
+def prepare_for_vcr(
+    model: SingleStreamModel, examples: Sequence[Example], pretraining: bool = False
 ) -> None:
-    """`for_vcr`, if the examples say what the objects of their images are.
+    """`add_vcr_inputs`, if the examples say what the objects of their images are.
 
     In fine-tuning a [SEP] has the segment of the part that follows (release, data/vcr.py), in pre-training of the part
     that it closes (data/pretrain_vcr.py). Raises InputError for another model.
     """
-    join = _uniter_join(model)
+    join = _uniter_embeddings(model)
     join.separators_follow = not pretraining
-    if any(example.names for example in examples):
-        for_vcr(model)
+    if any(example.object_names for example in examples):
+        add_vcr_inputs(model)
 
 
-def for_vcr(model: SingleStream) -> None:
+def add_vcr_inputs(model: SingleStreamModel) -> None:
     """Give a UNITER what it reads VCR with: segments for answer and rationale, and words for persons.
 
     Both segments start as the first text's, the words at random (release, model/vcr.py and model/pretrain_vcr.py),
     unless `load_released_weights` fills them. What it has already stays. Raises InputError for another model.
     """
-    join = _uniter_join(model)
+    join = _uniter_embeddings(model)
     if len(join.text_types) >= VCR_TYPES:
         return
     bert = model.text.encoder
     first = bert.config.type_vocab_size
-    add_types(bert, [join.text_types[0]] * (VCR_TYPES - 1))
+    add_token_types(bert, [join.text_types[0]] * (VCR_TYPES - 1))
     join.text_types = [join.text_types[0], *range(first, first + VCR_TYPES - 1)]
     join.options["text_types"] = join.text_types
-    model.learn(PERSONS)
+    model.add_tokens(PERSONS)
 
 
-def _uniter_join(model: SingleStream) -> UniterEmbeddings:
+def _uniter_embeddings(model: SingleStreamModel) -> UniterEmbeddings:
     if not isinstance(model.join, UniterEmbeddings):
         raise InputError(f"expected a UNITER, found a {model.join.kind} model")
     return model.join
@@ -184,15 +197,17 @@ class _WidePooledHead(TaskHead):
     def __init__(self, reading: HeadContext) -> None:
         """Raises InputError if the model has no pooler."""
         super().__init__()
-        width = reading.sizes.pooled
+        width = reading.sizes.pooler_output
         if not width:
             raise InputError("UNITER's heads read BERT's pooler, and this BERT has none")
-        self.between = block(width, 2 * width, self.activation())
-        self.classify = answer(2 * width, self.trained_on(reading.form).outputs)
+        self.between = make_transform(width, 2 * width, self.activation())
+        self.classify = make_output_layer(
+            2 * width, self.output_type_for(reading.output_type).head_width
+        )
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the pooled first position."""
-        pooled = needed(encoded.pooled, "pooled", "a UNITER head")
+        pooled = require(encoded.pooler_output, "pooler_output", "a UNITER head")
         outputs: Tensor = self.classify(self.between(pooled))
         return outputs
 
@@ -210,7 +225,7 @@ class UniterChoiceHead(_WidePooledHead):
     activation = nn.ReLU
 
 
-class UniterRegionHead(EachRegionTransformed):
+class UniterRegionHead(TransformedRegionScoreHead):
     """RefCOCO+: Linear, GELU, LayerNorm, Linear; one softmax over the regions (release, model/re.py)."""
 
     loss = "ce"
@@ -221,26 +236,38 @@ class UniterRegionHead(EachRegionTransformed):
         super().__init__(reading, dropout)
 
 
-def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
+def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Masked LM, image-text matching with word-region alignment, region regression and classification (Section 3.2)."""
     sizes = given.sizes
-    return [masked_lm(given), SentenceImage(sizes, alignment=0.1), *_of_regions(sizes, options)]
+    return [
+        masked_lm(given),
+        ImageTextMatching(sizes, alignment=0.1),
+        *_region_objectives(sizes, options),
+    ]
 
 
-def task_objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
+def task_objectives(
+    given: ObjectiveContext, options: PretrainingObjectiveSettings
+) -> list[Objective]:
     """The same on a task's own texts, without the matching (release, pretrain_vcr.py and its configurations)."""
-    return [masked_lm(given), *_of_regions(given.sizes, options)]
+    return [masked_lm(given), *_region_objectives(given.sizes, options)]
 
 
-def _of_regions(sizes: Sizes, options: PhaseOptions) -> list[Objective]:
+def _region_objectives(
+    sizes: OutputSizes, options: PretrainingObjectiveSettings
+) -> list[Objective]:
     # The release takes the mean over the features' numbers. Over classes too, which would leave 1/1601 of that term.
     weight = 1 / sizes.regions
     chosen: list[Objective] = [
-        MaskedRegions(sizes, kind="regress", keep=0.0, least=1, norm=True, tied=True, weight=weight)
+        MaskedRegionModeling(
+            sizes, kind="regress", keep_ratio=0.0, min_masked=1, norm=True, tied=True, weight=weight
+        )
     ]
     if sizes.classes and options.region_classes != "none":
         kind = options.region_classes
-        chosen.append(MaskedRegions(sizes, kind=kind, keep=0.0, least=1, norm=True))
+        chosen.append(
+            MaskedRegionModeling(sizes, kind=kind, keep_ratio=0.0, min_masked=1, norm=True)
+        )
     return chosen
 
 
@@ -249,12 +276,12 @@ CLASSES = ("masked_regions", "hard_regions")
 
 DESIGN = Architecture(
     name="uniter",
-    join=UniterEmbeddings,
+    embeddings=UniterEmbeddings,
     build=uniter,
     # In-domain ratios of the release: itm 2, mlm 2, mrfr 1, mrc 1; one of them per optimizer step.
-    phase=Phase(
+    pretraining=PretrainingPhase(
         objectives,
-        mix=(
+        step_mix=(
             (2, ("sentence_image",)),
             (2, ("masked_lm",)),
             (1, (REGRESSION,)),
@@ -262,12 +289,12 @@ DESIGN = Architecture(
         ),
     ),
     # Second stage of the release, base (config/pretrain-vcr-base-4gpu.json); the large model's is 10, 1, 1.
-    task_phase=Phase(
+    task_pretraining=PretrainingPhase(
         task_objectives,
-        mix=((2, ("masked_lm",)), (1, (REGRESSION,)), (1, CLASSES)),
-        tags=True,
+        step_mix=((2, ("masked_lm",)), (1, (REGRESSION,)), (1, CLASSES)),
+        keeps_object_tags=True,
     ),
-    ready=ready_for_vcr,
+    prepare_model=prepare_for_vcr,
     heads={
         "vqa": UniterAnswerHead,
         "snli-ve": UniterAnswerHead,
@@ -275,14 +302,14 @@ DESIGN = Architecture(
         "vcr/answer": UniterChoiceHead,
         "vcr/rationale": UniterChoiceHead,
         "refcoco+": UniterRegionHead,
-        "nlvr2": ImagesApart,
+        "nlvr2": ImagePairHead,
     },
-    vocabulary="bert-base-cased",
+    bert_name="bert-base-cased",
 )
 
 RELEASED = WeightNames(
-    outer=("module.", "bert.", "uniter."),
-    renamed={
+    optional_prefixes=("module.", "bert.", "uniter."),
+    renamed_prefixes={
         "img_embeddings.img_linear.": "join.feature.",
         "img_embeddings.img_layer_norm.": "join.feature_norm.",
         "img_embeddings.pos_linear.": "join.box.",
@@ -291,7 +318,7 @@ RELEASED = WeightNames(
         "img_embeddings.LayerNorm.": "join.norm.",
         **BERT,
     },
-    dropped=(
+    unused_prefixes=(
         "cls.",
         "feat_regress.",
         "region_classifier.",
@@ -313,7 +340,7 @@ RELEASED = WeightNames(
 # -- VCR's texts of several parts --------------------------------------------------------------------------------------
 
 
-class PartInput(TextInput):
+class MultipartTextInput(TextRowEncoder):
     """Rows `[CLS] question [SEP] answer [SEP] rationale [SEP]`: of a text's parts, and of the second text.
 
     A piece's part is the number of what it stands in; [CLS] belongs to the first. A [SEP] belongs to the part that
@@ -358,13 +385,13 @@ class PartInput(TextInput):
         for example, spans_of_texts in zip(examples, words, strict=True):
             texts = [next(encodings) for _ in spans_of_texts]
             parts = self._parts(example, texts, spans_of_texts)
-            first = len(example.breaks) + 1  # parts of the first text
-            rows.append(self._closed(example.id, parts, first))
+            first = len(example.part_starts) + 1  # parts of the first text
+            rows.append(self._build_row(example.id, parts, first))
         return rows
 
     def row_of(self, pieces: Pieces) -> tuple[TextRow, int]:
         """The row of one text of one part, and how many pieces are cut off."""
-        return self._closed("a text", [pieces], 1)
+        return self._build_row("a text", [pieces], 1)
 
     def _parts(
         self, example: Example, texts: Sequence[Encoding], words: Sequence[np.ndarray]
@@ -372,23 +399,25 @@ class PartInput(TextInput):
         """The pieces of every part."""
         parts = []
         before = 0
-        tags_of_texts = [example.tags, *(example.choice_tags or [()])]
-        breaks = [example.breaks, ()]
+        tags_of_texts = [example.region_tags, *(example.choice_region_tags or [()])]
+        breaks = [example.part_starts, ()]
         for text, spans_of_text, tags, begins in zip(
             texts, words, tags_of_texts, breaks, strict=False
         ):
             offsets = np.array(text.offsets, np.int64).reshape(-1, 2)
-            here = word_of(offsets, spans_of_text)
+            here = align_words(offsets, spans_of_text)
             word = np.where(here >= 0, here + before, -1)
             before += len(spans_of_text)
-            ids, kept = self._named(np.array(text.ids, np.int64), offsets, tags, example.names)
+            ids, kept = self._replace_persons(
+                np.array(text.ids, np.int64), offsets, tags, example.object_names
+            )
             part = np.searchsorted(begins, offsets[:, 0], side="right")
             for number in range(len(begins) + 1):
                 inside = kept & (part == number)
                 parts.append((ids[inside], word[inside]))
         return parts
 
-    def _named(
+    def _replace_persons(
         self, ids: np.ndarray, offsets: np.ndarray, tags: Tags, names: Sequence[str]
     ) -> tuple[np.ndarray, np.ndarray]:
         """Ids (P,) in which the first piece of a tagged person is that person's word, and which pieces stay."""
@@ -401,7 +430,7 @@ class PartInput(TextInput):
             kept[inside[1:]] = False
         return ids, kept
 
-    def _closed(self, name: str, parts: list[Pieces], first: int) -> tuple[TextRow, int]:
+    def _build_row(self, name: str, parts: list[Pieces], first: int) -> tuple[TextRow, int]:
         """A row of [CLS] and parts, each with its [SEP], of which the `first` are of the first text."""
         if len(parts) > self.most:
             raise InputError(
@@ -429,11 +458,11 @@ class PartInput(TextInput):
         types = np.concatenate([[0], stands_in >= first])
         special = np.concatenate([[True], *(np.arange(length + 1) == length for length in lengths)])
         row = TextRow(
-            ids=np.concatenate(ids).astype(np.int64),
-            special=special,
-            word=np.concatenate(word).astype(np.int64),
-            types=types.astype(np.int64),
-            pad=self.pad,
-            part=np.concatenate(part).astype(np.int64),
+            input_ids=np.concatenate(ids).astype(np.int64),
+            special_tokens_mask=special,
+            word_ids=np.concatenate(word).astype(np.int64),
+            token_type_ids=types.astype(np.int64),
+            pad_token_id=self.pad,
+            part_index=np.concatenate(part).astype(np.int64),
         )
         return row, dropped

@@ -12,20 +12,24 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from transformers import BertConfig, BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, Example, needed
+from groundling.core.batch import Batch, EncoderOutput, Example, require
 from groundling.core.errors import InputError
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_config, load_tokenizer
-from groundling.models.multimodal_embeddings import MultimodalEmbeddings, RegionPooling, fresh
-from groundling.models.task_heads import HeadContext, MaskWord, answer
+from groundling.models.multimodal_embeddings import (
+    MultimodalEmbeddings,
+    RegionPooling,
+    init_linears,
+)
+from groundling.models.task_heads import HeadContext, MaskTokenHead, make_output_layer
 from groundling.objectives import Objective, ObjectiveContext
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import masked_lm
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.settings.objectives import PhaseOptions
-from groundling.vision_language import Architecture, Phase
+from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.vision_language import Architecture, PretrainingPhase
 from groundling.vision_language.single_stream import (
     BERT,
-    SingleStream,
+    SingleStreamModel,
     WeightNames,
     load_released_weights,
 )
@@ -74,7 +78,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
     """
 
     kind = "visualbert"
-    from_pixels = RegionPooling(bins=7, dilation=1)
+    region_pooling = RegionPooling(bins=7, dilation=1)
 
     def __init__(
         self,
@@ -87,24 +91,24 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         """`width` of the stored features, without the six numbers of a box; `classes` of regions, 0: not read."""
         super().__init__(width, boxes=boxes, classes=classes, pixels=pixels)
         self.boxes = boxes
-        self.whole = bool(classes)
+        self.reads_whole_image = bool(classes)
         reduced = REDUCED if classes else width
         self.projection = nn.Linear(reduced + 6 * boxes, bert.config.hidden_size)
-        fresh(self)
+        init_linears(self)
         self.r2c = R2CRegions(width, classes, pixels) if classes else None
         self.position = deepcopy(bert.embeddings.position_embeddings)
         self.segment = deepcopy(bert.embeddings.token_type_embeddings)
 
-    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Text (N, T, H) and regions (N, R, H)."""
-        tokens = needed(batch.text, "text", "a VisualBERT")
-        text = embeddings(inputs_embeds=words, token_type_ids=tokens.types)
+        tokens = require(batch.text, "text", "a VisualBERT")
+        text = embeddings(inputs_embeds=words, token_type_ids=tokens.token_type_ids)
         regions = batch.regions
         if regions is None:
             return text, text[:, :0]
-        features = self.features(batch, regions)
+        features = self.masked_features(batch, regions)
         if self.r2c is not None:
-            classes = needed(regions.classes, "regions.classes", "a VisualBERT made for classes")
+            classes = require(regions.classes, "regions.classes", "a VisualBERT made for classes")
             expected = len(self.r2c.classes)
             if classes.shape[-1] != expected:
                 raise InputError(
@@ -114,14 +118,17 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         if self.boxes:
             sides = regions.boxes[..., 2:] - regions.boxes[..., :2]
             features = torch.cat([features, regions.boxes, sides], -1)
-        segment = self.segment(self.segments(batch, range(self.segment.num_embeddings)))
+        segment = self.segment(self.segment_ids(batch, range(self.segment.num_embeddings)))
         looks = self.projection(features) + segment + self.position.weight[0]
-        if tokens.region is not None:
+        if tokens.region_index is not None:
             positions = embeddings.position_embeddings.weight[: text.shape[1]]
-            looks = looks + _mentions(tokens.region, tokens.word, looks.shape[1]) @ positions
+            looks = (
+                looks
+                + _mention_weights(tokens.region_index, tokens.word_ids, looks.shape[1]) @ positions
+            )
         return text, embeddings.dropout(embeddings.LayerNorm(looks))
 
-    def inside(self, states: Tensor, cover: Tensor) -> Tensor:
+    def prepare_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
         """States (R, C, 7, 7) with the segments (R, 14, 14) in their first channels."""
         if self.r2c is None or self.r2c.segments is None:
             return states
@@ -129,7 +136,7 @@ class VisualBertEmbeddings(MultimodalEmbeddings):
         return states + F.pad(added, (0, 0, 0, 0, 0, states.shape[1] - added.shape[1]))
 
 
-def _mentions(region: Tensor, word: Tensor, count: int) -> Tensor:
+def _mention_weights(region: Tensor, word: Tensor, count: int) -> Tensor:
     """Weights (N, R, T) of pieces for the regions they name: equal over a region's mentions, of sum 1 (0 if none)."""
     # A mention counts at its first piece.
     again = (region[:, 1:] == region[:, :-1]) & (word[:, 1:] == word[:, :-1])
@@ -146,13 +153,13 @@ def visualbert(
     early: bool = True,
     classes: int = 0,
     pixels: bool = False,
-) -> SingleStream:
+) -> SingleStreamModel:
     """VisualBERT from a BERT: uncased, region features `width` wide (NLVR2 1024); options as its join has them."""
     join = VisualBertEmbeddings(bert, width, boxes, classes, pixels)
-    return SingleStream(bert, tokenizer, join, early)
+    return SingleStreamModel(bert, tokenizer, join, early)
 
 
-class VisualBertVqaHead(MaskWord):
+class VisualBertVqaHead(MaskTokenHead):
     """VQA: dropout and one Linear at a [MASK] behind the question; Kullback-Leibler divergence (release, vqa model)."""
 
     loss = "kl"
@@ -161,11 +168,11 @@ class VisualBertVqaHead(MaskWord):
         """`dropout` before the Linear."""
         super().__init__(reading)
         self.dropout = nn.Dropout(dropout)
-        self.classify = answer(reading.sizes.text, reading.outputs)
+        self.classify = make_output_layer(reading.sizes.text, reading.outputs)
 
-    def ask(self, example: Example) -> Example:
+    def prepare_example(self, example: Example) -> Example:
         """The question with a [MASK] behind it."""
-        return replace(example, text=f"{example.text} {self.mask}", cue=self.mask)
+        return replace(example, text=f"{example.text} {self.mask}", prompt_suffix=self.mask)
 
     def forward(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(N, outputs) of the state at the [MASK]."""
@@ -173,15 +180,17 @@ class VisualBertVqaHead(MaskWord):
         return outputs
 
 
-def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
+def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Masked LM with the image and sentence-image prediction, which ablation C4 leaves out (Appendix A)."""
     chosen: list[Objective] = [masked_lm(given)]
     if options.sentence_image:
-        chosen.append(SentenceImage(given.sizes, swap=False))
+        chosen.append(ImageTextMatching(given.sizes, swap_images=False))
     return chosen
 
 
-def task_objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
+def task_objectives(
+    given: ObjectiveContext, options: PretrainingObjectiveSettings
+) -> list[Objective]:
     """Masked LM alone, as in the paper's task-specific phase.
 
     The head of sentence-image prediction may tell right texts from wrong ones (release: NLVR2 and VCR).
@@ -191,18 +200,20 @@ def task_objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Obje
 
 DESIGN = Architecture(
     name="visualbert",
-    join=VisualBertEmbeddings,
+    embeddings=VisualBertEmbeddings,
     build=visualbert,
-    phase=Phase(objectives, pairs=True),
-    task_phase=Phase(task_objectives, tags=True, judged=True),
+    pretraining=PretrainingPhase(objectives, has_caption_pairs=True),
+    task_pretraining=PretrainingPhase(
+        task_objectives, keeps_object_tags=True, can_judge_answers=True
+    ),
     heads={"vqa": VisualBertVqaHead},
-    vocabulary="bert-base-uncased",
+    bert_name="bert-base-uncased",
 )
 
 RELEASED = WeightNames(
     # Of processes, of HF's model with heads, of the authors' models.
-    outer=("module.", "visual_bert.", "bert.", "bert."),
-    renamed={
+    optional_prefixes=("module.", "visual_bert.", "bert.", "bert."),
+    renamed_prefixes={
         "embeddings.projection.": "join.projection.",
         "embeddings.position_embeddings_visual.": "join.position.",
         "embeddings.token_type_embeddings_visual.": "join.segment.",
@@ -212,7 +223,7 @@ RELEASED = WeightNames(
         "additional_layer.": "fusion.",
         **BERT,
     },
-    dropped=(
+    unused_prefixes=(
         "cls.",
         "classifier.",
         "flickr_attention.",
@@ -240,8 +251,10 @@ SHARED = (
 """What the configurations of VisualBERT and BERT have in common, but for the id of padding (HF: 1 and 0)."""
 
 
-def load_hf_visualbert(folder: str | Path, tokenizer: str | Path | None = None) -> SingleStream:
-    """A `SingleStream` from a VisualBERT folder of transformers; without a tokenizer in it, give BERT's, uncased.
+def load_hf_visualbert(
+    folder: str | Path, tokenizer: str | Path | None = None
+) -> SingleStreamModel:
+    """A `SingleStreamModel` from a VisualBERT folder of transformers; without a tokenizer in it, give BERT's, uncased.
 
     Raises InputError if the weights do not fit.
     """

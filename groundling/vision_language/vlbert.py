@@ -10,36 +10,36 @@ import torch
 from torch import Tensor, nn
 from transformers import BertModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, Example, Regions, Tags, Tokens, needed
+from groundling.core.batch import Batch, EncoderOutput, Example, Regions, Tags, Tokens, require
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType, RegionSelection
 from groundling.core.rng import generator
-from groundling.data.text.words import rewritten
+from groundling.data.text.words import replace_words
 from groundling.models.multimodal_embeddings import (
     MultimodalEmbeddings,
     RegionPooling,
-    add_types,
+    add_token_types,
     check_segments,
 )
 from groundling.models.task_heads import (
-    EachRegionTransformed,
-    FirstPosition,
     HeadContext,
-    ImagesApart,
-    MaskWord,
-    answer,
-    block,
+    ImagePairHead,
+    MaskTokenHead,
+    PooledClsHead,
+    TransformedRegionScoreHead,
+    make_output_layer,
+    make_transform,
 )
 from groundling.objectives import Objective, ObjectiveContext
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import masked_lm
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.settings.objectives import PhaseOptions
-from groundling.vision_language import Architecture, Phase
-from groundling.vision_language.single_stream import SingleStream, WeightNames
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.settings.objectives import PretrainingObjectiveSettings
+from groundling.vision_language import Architecture, PretrainingPhase
+from groundling.vision_language.single_stream import SingleStreamModel, WeightNames
 
 
-def sinusoids(boxes: Tensor) -> Tensor:
+def embed_boxes(boxes: Tensor) -> Tensor:
     """VL-BERT's embedding of boxes (N, R, 4) as 2048 numbers; centre, width and height as percentages.
 
     For each of the four, 256 sines and 256 cosines of the number over 1000^(k / 256), as in the release. The paper
@@ -66,10 +66,10 @@ class VLBertEmbeddings(MultimodalEmbeddings):
     """
 
     kind = "vlbert"
-    from_pixels = RegionPooling(bins=14, dilation=2)
-    after = 2
-    whole = True
-    last_pixel = True
+    region_pooling = RegionPooling(bins=14, dilation=2)
+    added_position_count = 2
+    reads_whole_image = True
+    has_inclusive_boxes = True
 
     def __init__(self, bert: BertModel, width: int = 2048, pixels: bool = False) -> None:
         """Raises InputError if the BERT has fewer than three segments."""
@@ -90,11 +90,11 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         self.no_image = _vector(hidden)
         self.mask_visual = None if pixels else nn.Parameter(torch.zeros(1, width))
 
-    def parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    def embed_parts(self, embeddings: Any, words: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Text (N, T, H), and regions with [END] (N, R + 1, H)."""
-        tokens = needed(batch.text, "text", "a VL-BERT")
-        rows, pieces = tokens.ids.shape
-        after_text = tokens.mask.sum(
+        tokens = require(batch.text, "text", "a VL-BERT")
+        rows, pieces = tokens.input_ids.shape
+        after_text = tokens.attention_mask.sum(
             1, keepdim=True
         )  # (N, 1): the first place after the row's own text
         seen = self.no_image.expand(rows, pieces, -1)
@@ -102,49 +102,53 @@ class VLBertEmbeddings(MultimodalEmbeddings):
         places = after_text + 1
         regions = batch.regions
         if regions is not None:
-            looks = self._looks(batch, regions)
-            _check_whole(batch.host)
-            chosen = self._seen(tokens, regions)[..., None].expand(-1, -1, looks.shape[-1])
+            looks = self._region_embeddings(batch, regions)
+            _check_whole(batch.cpu_copy)
+            chosen = self._region_of_tokens(tokens, regions)[..., None].expand(
+                -1, -1, looks.shape[-1]
+            )
             has_regions = regions.mask.any(1)[:, None, None]
             seen = torch.where(has_regions, looks.gather(1, chosen), seen)
-            rest = torch.cat([self._names(regions) + self.norm_region(looks), rest], 1)
+            rest = torch.cat([self._region_words(regions) + self.norm_region(looks), rest], 1)
             places = torch.cat([after_text.expand(regions.mask.shape), places], 1)
-        text = embeddings(inputs_embeds=words + self.norm_text(seen), token_type_ids=tokens.types)
+        text = embeddings(
+            inputs_embeds=words + self.norm_text(seen), token_type_ids=tokens.token_type_ids
+        )
         segment = torch.full_like(places, 2)
         return text, embeddings(inputs_embeds=rest, position_ids=places, token_type_ids=segment)
 
-    def seen(self, states: Tensor, cover: Tensor) -> Tensor:
+    def mask_last_stage(self, states: Tensor, cover: Tensor) -> Tensor:
         """Zero outside the object, in a map (R, D, 14, 14)."""
         return states * cover[:, None]
 
-    def _looks(self, batch: Batch, regions: Regions) -> Tensor:
+    def _region_embeddings(self, batch: Batch, regions: Regions) -> Tensor:
         """What each region is (N, R, H), from geometry and appearance."""
-        appearance = self.features(batch, regions, self.mask_visual)
-        both = torch.cat([sinusoids(regions.boxes), appearance], -1)
+        appearance = self.masked_features(batch, regions, self.mask_visual)
+        both = torch.cat([embed_boxes(regions.boxes), appearance], -1)
         looks: Tensor = self.visual(self.dropout(both))
         return looks.relu()
 
-    def _names(self, regions: Regions) -> Tensor:
+    def _region_words(self, regions: Regions) -> Tensor:
         """[IMG], or the learned word of a hidden region; (N, R, H) or (1, H) where none is hidden."""
         if regions.masked is None:
             return self.image_word
         return torch.where(regions.masked[..., None], self.mask_word, self.image_word)
 
-    def _seen(self, tokens: Tokens, regions: Regions) -> Tensor:
+    def _region_of_tokens(self, tokens: Tokens, regions: Regions) -> Tensor:
         """The region (N, T) that each piece of the text sees."""
-        whole = regions.whole & regions.mask
-        first = whole.int().argmax(1, keepdim=True).expand(tokens.ids.shape)
-        if tokens.region is None:
+        whole = regions.is_whole_image & regions.mask
+        first = whole.int().argmax(1, keepdim=True).expand(tokens.input_ids.shape)
+        if tokens.region_index is None:
             return first
-        return torch.where(tokens.region >= 0, tokens.region, first)
+        return torch.where(tokens.region_index >= 0, tokens.region_index, first)
 
 
 # It asks what the batch holds, on which no compiled pass may depend.
 @torch.compiler.disable
 def _check_whole(batch: Batch) -> None:
     """Raises InputError if a row has regions, but not the whole image as one."""
-    regions = needed(batch.regions, "regions", "a VL-BERT")
-    whole = regions.whole & regions.mask
+    regions = require(batch.regions, "regions", "a VL-BERT")
+    whole = regions.is_whole_image & regions.mask
     if (regions.mask.any(1) & ~whole.any(1)).any():
         raise InputError(
             "VL-BERT reads the whole image as a region; a sample of this data has regions, but not it"
@@ -157,14 +161,14 @@ def _vector(width: int) -> nn.Parameter:
 
 def vlbert(
     bert: BertModel, tokenizer: PreTrainedTokenizerBase, width: int = 2048, pixels: bool = False
-) -> SingleStream:
+) -> SingleStreamModel:
     """VL-BERT from a BERT, whose segment table gets a third, random row, in place: uncased."""
     missing = max(0, 3 - bert.config.type_vocab_size)
-    add_types(bert, [None] * missing)
-    return SingleStream(bert, tokenizer, VLBertEmbeddings(bert, width, pixels))
+    add_token_types(bert, [None] * missing)
+    return SingleStreamModel(bert, tokenizer, VLBertEmbeddings(bert, width, pixels))
 
 
-class VLBertVqaHead(MaskWord):
+class VLBertVqaHead(MaskTokenHead):
     """VQA: the masked-LM head's transform at a [MASK] as second text; binary cross-entropy (release, vqa)."""
 
     loss = "bce"
@@ -173,18 +177,20 @@ class VLBertVqaHead(MaskWord):
         """The last Linear starts with the mean word embedding of each answer's pieces (release)."""
         super().__init__(reading)
         width = reading.sizes.text
-        self.between = block(width, width, nn.GELU())
+        self.between = make_transform(width, width, nn.GELU())
         self.dropout = nn.Dropout(dropout)
-        self.classify = answer(width, reading.outputs)
-        if reading.table is not None and isinstance(reading.form, OpenAnswer):
-            rows = answer_rows(reading.form.labels, reading, reading.table.detach())
+        self.classify = make_output_layer(width, reading.outputs)
+        if reading.input_embeddings is not None and isinstance(reading.output_type, OpenAnswer):
+            rows = mean_answer_embeddings(
+                reading.output_type.labels, reading, reading.input_embeddings.detach()
+            )
             self.classify.weight.data.copy_(rows)
 
-    def ask(self, example: Example) -> Example:
+    def prepare_example(self, example: Example) -> Example:
         """The question, with a [MASK] as second text."""
-        return replace(example, pair=self.mask, cue=self.mask)
+        return replace(example, text_pair=self.mask, prompt_suffix=self.mask)
 
-    def starts(self) -> list[tuple[nn.Module, str]]:
+    def pretrained_layers(self) -> list[tuple[nn.Module, str]]:
         """The transform of the masked-LM head: that of pre-training, or BERT's own."""
         return [
             (self.between[0], "masked_lm.head.dense"),
@@ -198,9 +204,9 @@ class VLBertVqaHead(MaskWord):
         return outputs
 
 
-def answer_rows(answers: Sequence[str], reading: HeadContext, table: Tensor) -> Tensor:
+def mean_answer_embeddings(answers: Sequence[str], reading: HeadContext, table: Tensor) -> Tensor:
     """Of each answer (outputs, E), the mean of its pieces' rows of `table` (vocabulary, E); zeros if it has none."""
-    tokenizer = needed(reading.tokenizer, "tokenizer", "a head that starts from words")
+    tokenizer = require(reading.tokenizer, "tokenizer", "a head that starts from words")
     pieces: Sequence[Any] = tokenizer(list(answers), add_special_tokens=False)["input_ids"]
     return torch.stack(
         [table[ids].mean(0) if ids else table.new_zeros(table.shape[1]) for ids in pieces]
@@ -225,7 +231,7 @@ NAMES = (
 """What persons are called on VCR, one after the other (release, vcr/data/datasets/vcr.py)."""
 
 
-class VLBertChoiceHead(FirstPosition):
+class VLBertChoiceHead(PooledClsHead):
     """VCR: pooler, dropout, one Linear; every choice by itself, with binary cross-entropy (release, vcr).
 
     The mean is over choices. Persons have names from a list that goes round; the release goes on where the item before
@@ -233,42 +239,49 @@ class VLBertChoiceHead(FirstPosition):
     """
 
     loss = "bce"
-    turns_words = False  # the release does not, although it mirrors the pictures
-    segments = True
+    swaps_left_right = False  # the release does not, although it mirrors the pictures
+    uses_segments = True
 
     def __init__(self, reading: HeadContext, dropout: float = 0.1) -> None:
         """`dropout` before the last Linear, which starts as Xavier's (release)."""
         super().__init__(reading, dropout)
         nn.init.xavier_uniform_(self.classify.weight)
 
-    def ask(self, example: Example) -> Example:
+    def prepare_example(self, example: Example) -> Example:
         """The example with other names of persons; things keep the name of their class.
 
         Persons stand first among VCR's objects, so that an object's number tells which person it is.
         """
         start = int(generator("vlbert", "names", example.id).integers(len(NAMES)))
         texts = (example.text, *example.choices)
-        tags_of = (example.tags, *(example.choice_tags or ((),) * len(example.choices)))
-        lists = example.lists or ((),) * len(texts)
+        tags_of = (
+            example.region_tags,
+            *(example.choice_region_tags or ((),) * len(example.choices)),
+        )
+        lists = example.tag_lists or ((),) * len(texts)
         each = zip(texts, tags_of, lists, strict=True)
-        (text, tags), *choices = (_renamed(*one, start) for one in each)
+        (text, tags), *choices = (_replace_names(*one, start) for one in each)
         return replace(
             example,
             text=text,
-            tags=tags,
+            region_tags=tags,
             choices=tuple(choice for choice, _ in choices),
-            choice_tags=tuple(its_tags for _, its_tags in choices) if example.choice_tags else (),
-            breaks=(),  # parts are UNITER's, and these places no longer fit
-            lists=(),  # nor do these
+            choice_region_tags=tuple(its_tags for _, its_tags in choices)
+            if example.choice_region_tags
+            else (),
+            part_starts=(),  # parts are UNITER's, and these places no longer fit
+            tag_lists=(),  # nor do these
         )
 
-    def count(self, labels: Tensor, choices: int, form: OutputType) -> int:
+    def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
         """Choices, if each is scored by itself."""
         by_itself = isinstance(form, Classification) and form.kind == "bce"
         return len(labels) * choices if by_itself else len(labels)
 
 
-def _renamed(text: str, tags: Tags, going_on: Collection[int], first: int) -> tuple[str, Tags]:
+def _replace_names(
+    text: str, tags: Tags, going_on: Collection[int], first: int
+) -> tuple[str, Tags]:
     """A text in which person 0 has the name number `first`, and "and" stands between the objects of a list.
 
     `going_on` is where tags begin that are not the first of their list (release, vcr/data/datasets/vcr.py).
@@ -279,10 +292,10 @@ def _renamed(text: str, tags: Tags, going_on: Collection[int], first: int) -> tu
             changes.append((start, start, "and "))
         if text[start].isupper():  # classes of things are lower-case
             changes.append((start, stop, NAMES[(first + number) % len(NAMES)]))
-    return rewritten(text, changes, tags)
+    return replace_words(text, changes, tags)
 
 
-class VLBertRegionHead(EachRegionTransformed):
+class VLBertRegionHead(TransformedRegionScoreHead):
     """RefCOCO+: the region head's first layer, one Linear; binary cross-entropy (release, refcoco).
 
     The mean is over all regions of a batch, the whole image among them, and there is no dropout (release, refcoco/
@@ -298,20 +311,20 @@ class VLBertRegionHead(EachRegionTransformed):
         for linear in (self.between[0], self.classify):
             nn.init.xavier_uniform_(linear.weight)  # type: ignore[arg-type]
 
-    def count(self, labels: Tensor, choices: int, form: OutputType) -> int:
+    def count_loss_items(self, labels: Tensor, choices: int, form: OutputType) -> int:
         """Regions, if each is scored by itself."""
         by_itself = isinstance(form, RegionSelection) and form.kind == "bce"
         return int((labels >= 0).sum()) if by_itself else len(labels)
 
 
-def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective]:
+def objectives(given: ObjectiveContext, options: PretrainingObjectiveSettings) -> list[Objective]:
     """Whole-word masked LM and masked region classification (Section 3.3; the release trains these two).
 
     Raises InputError if the regions have no classes and nobody said that they need none.
     """
     chosen: list[Objective] = [masked_lm(given, whole_word=True)]
     if options.related:
-        chosen.append(SentenceImage(given.sizes))
+        chosen.append(ImageTextMatching(given.sizes))
     if options.region_classes == "none":
         return chosen
     if not given.sizes.classes:
@@ -319,15 +332,15 @@ def objectives(given: ObjectiveContext, options: PhaseOptions) -> list[Objective
             "VL-BERT predicts the classes of masked regions, and this store has none; make it with a detector or "
             "annotated boxes, or pass --region-classes none to pre-train on masked words alone"
         )
-    chosen.append(MaskedRegions(given.sizes, kind=options.region_classes))
+    chosen.append(MaskedRegionModeling(given.sizes, kind=options.region_classes))
     return chosen
 
 
 DESIGN = Architecture(
     name="vlbert",
-    join=VLBertEmbeddings,
+    embeddings=VLBertEmbeddings,
     build=vlbert,
-    phase=Phase(objectives),
+    pretraining=PretrainingPhase(objectives),
     heads={
         "vqa": VLBertVqaHead,
         "vcr": VLBertChoiceHead,
@@ -335,19 +348,19 @@ DESIGN = Architecture(
         "vcr/rationale": VLBertChoiceHead,
         "refcoco+": VLBertRegionHead,
         # Not in the release; regions do not tell which image they are from, so the images are read apart.
-        "nlvr2": ImagesApart,
+        "nlvr2": ImagePairHead,
     },
-    beside={
+    auxiliary_objectives={
         "vcr": ("region_classes",),
         "vcr/answer": ("region_classes",),
         "vcr/rationale": ("region_classes",),
     },
-    vocabulary="bert-base-uncased",
+    bert_name="bert-base-uncased",
 )
 
 RELEASED = WeightNames(
-    outer=("module.", "vlbert."),
-    renamed={
+    optional_prefixes=("module.", "vlbert."),
+    renamed_prefixes={
         "word_embeddings.": "text.encoder.embeddings.word_embeddings.",
         "position_embeddings.": "text.encoder.embeddings.position_embeddings.",
         "token_type_embeddings.": "text.encoder.embeddings.token_type_embeddings.",
@@ -363,14 +376,14 @@ RELEASED = WeightNames(
         "object_mask_visual_embedding.weight": "join.mask_visual",
         "aux_text_visual_embedding.weight": "join.no_image",
     },
-    dropped=(
+    unused_prefixes=(
         "mlm_head.",
         "mvrc_head.",
         "relationsip_head.",
         "final_mlp.",
         "image_feature_extractor.",
     ),
-    optional=(
+    optional_weights=(
         "join.mask_word",
         "join.mask_visual",
         "join.no_image",

@@ -12,14 +12,14 @@ import toys
 from torch import nn
 
 from groundling.core.batch import Batch, EncoderOutput, Example, RegionRow
-from groundling.data.regions.samples import RegionOptions, RegionSamples
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.models.attention import (
     AttentionMap,
-    Places,
     PositionKind,
-    places_of_regions,
-    places_of_text,
+    SequencePositions,
+    region_positions,
+    text_positions,
 )
 
 LAYERS, HEADS = 3, 5
@@ -41,8 +41,10 @@ class Told(nn.Module):
 
     def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
         self.runs += 1
-        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
-        inside = (places.holds != PositionKind.PADDING).numpy()
+        places = SequencePositions.concatenate(
+            text_positions(batch.text), region_positions(batch.regions)
+        )
+        inside = (places.kinds != PositionKind.PADDING).numpy()
         for layer in range(self.layers):
             every = np.zeros((len(batch), self.heads, *inside.shape[1:] * 2), np.float32)
             for row, name in enumerate(batch.ids):
@@ -57,9 +59,9 @@ class Told(nn.Module):
 
 
 def samples_of(
-    examples: list[Example], store: dict[str, RegionRow], text: TextInput, **seeing: Any
-) -> Samples:
-    return RegionSamples(TextSamples(examples, text), toys.Shelf(store), RegionOptions(**seeing))
+    examples: list[Example], store: dict[str, RegionRow], text: TextRowEncoder, **seeing: Any
+) -> SampleDataset:
+    return RegionDataset(TextDataset(examples, text), toys.Shelf(store), RegionOptions(**seeing))
 
 
 TEXT = "a red doghouse runs"

@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from groundling.cli import COMMANDS
-from groundling.core.documented import fields_told
-from groundling.settings.fields import flat
+from groundling.core.field_docs import field_docs
+from groundling.settings.fields import flatten_settings
 
 
 def adapting_with(given: Path, out: Path, **changes: object) -> list[object]:
@@ -51,9 +51,9 @@ def flags_of(command: str) -> dict[str, str]:
     flags = {}
     for prefix, settings in COMMANDS[command].settings.items():
         start = "" if prefix.startswith("_") else f"{prefix}."
-        for group, one in flat(settings):
+        for group, one in flatten_settings(settings):
             flag = f"--{start}{one.name.replace('_', '-')}"
             assert flag not in flags, f"{command}: two settings are called {flag}"
-            told = {field.name: field.text for field in fields_told(type(group))}
+            told = {field.name: field.text for field in field_docs(type(group))}
             flags[flag] = told[one.name]
     return flags

@@ -14,15 +14,15 @@ from groundling.core.batch import Example
 from groundling.data.captions.captions import CaptionFilter
 from groundling.data.corpora.files import (
     EVERYTHING,
-    fitting,
+    caption_filters,
     full_blocks,
+    iterate_texts,
     line_id,
+    max_text_tokens,
     names_of,
-    room_of,
-    texts_in,
-    wanted_of,
+    split_long_texts,
 )
-from groundling.data.samples import backend, thinned
+from groundling.data.samples import backend_tokenizer, thinned
 from groundling.data.text.words import Lexicon
 
 
@@ -50,19 +50,19 @@ def corpus(
     Raises:
         InputError: no file is given, one cannot be read, or `max_length` leaves no room beside special tokens.
     """
-    each = wanted_of(paths, wanted)
-    engine = backend(tokenizer)
-    pieces = room_of(engine, max_length)
+    each = caption_filters(paths, wanted)
+    engine = backend_tokenizer(tokenizer)
+    pieces = max_text_tokens(engine, max_length)
     lexicon = Lexicon(engine)
     examples: list[Example] = []
     for name, path, own in zip(names_of(paths), paths, each, strict=True):
-        read = list(texts_in(path, own))
+        read = list(iterate_texts(path, own))
         texts = [line.text for line in read]
         if form == "blocks":
             blocks_of_it = enumerate(full_blocks(texts, lexicon, pieces))
             examples += [Example(line_id(name, number), text) for number, text in blocks_of_it]
             continue
-        for number, parts in groupby(fitting(texts, lexicon, pieces), key=itemgetter(0)):
+        for number, parts in groupby(split_long_texts(texts, lexicon, pieces), key=itemgetter(0)):
             image = read[number].image
             own_parts = [text for _, text in parts]
             for part, text in enumerate(own_parts):

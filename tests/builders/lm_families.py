@@ -10,9 +10,9 @@ import transformers as hf
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Batch, Tokens, collate
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.heads import LMHead
-from groundling.models.text import TextEncoder
+from groundling.models.text_encoder import TextEncoder
 
 
 class Family(NamedTuple):
@@ -108,13 +108,13 @@ FAMILIES = {
 
 
 def of_sizes(text: TextEncoder) -> LMHead:
-    """The head that objectives and `ask` make for an encoder."""
+    """The head that objectives and `probe-facts` make for an encoder."""
     sizes = text.sizes
-    return LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
+    return LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
 
 
 def read(text: TextEncoder) -> tuple[Batch, Tokens]:
-    batch = collate(TextSamples(toys.examples(4), TextInput(text.tokenizer, 40)).get(range(4)))
+    batch = collate(TextDataset(toys.examples(4), TextRowEncoder(text.tokenizer, 40)).get(range(4)))
     assert batch.text is not None
     return batch, batch.text
 

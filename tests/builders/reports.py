@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from groundling.check.places import Report
+from groundling.check.checked_folder import CheckReport
 
 
-def one(report: Report, *parts: str) -> None:
+def one(report: CheckReport, *parts: str) -> None:
     """Exactly one problem, of one line, that holds every part."""
     assert not report.ok
     assert len(report.problems) == 1, report.problems

@@ -10,7 +10,7 @@ from documents import ROOT, TypedCommand
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 SMALLER = {
-    "teach": FEW,
+    "train-clip": FEW,
     "adapt": FEW,
     "regions": ["--cpu"],
     "pretrain": FEW,
@@ -25,18 +25,18 @@ SMALLER = {
     "predict": ["--cpu"],
     "evaluate": ["--cpu"],
     "zero-shot": ["--cpu"],
-    "modality": ["--cpu", "--explained", "2", "--line-points", "2"],
+    "modality": ["--cpu", "--ig-examples", "2", "--ig-steps", "2"],
     "pairs": ["--cpu"],
     "retrieve": ["--cpu"],
-    "look": ["--cpu"],
+    "visualize": ["--cpu"],
     "winoground": ["--cpu"],
-    "heads": ["--cpu", "--active", "0"],
+    "heads": ["--cpu", "--min-region-attention", "0"],
     "syntax": ["--cpu"],
-    "attention": ["--max-texts", str(standins.SENTENCES + 4)],  # some are in the corpus twice
-    "data partition": ["--per", "4", "--allow-fewer"],
+    "attention": ["--limit", str(standins.SENTENCES + 4)],  # some are in the corpus twice
+    "data partition": ["--per-stratum", "4", "--allow-fewer"],
     "data shift": ["--cpu"],
-    "data world": standins.WORLD,
-    "data tasks": standins.TASKS,
+    "data make-world": standins.WORLD,
+    "data make-tasks": standins.TASKS,
 }
 """Flags that every command of a name gets, in place of its own values or besides them."""
 

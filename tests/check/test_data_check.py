@@ -8,7 +8,7 @@ from PIL import Image
 
 from groundling.check import check
 from groundling.check import images as module
-from groundling.data.captions.captions import Captions
+from groundling.data.captions.captions import CaptionCollection
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World
 
@@ -462,7 +462,7 @@ def test_a_table_beside_images_is_told_even_if_it_is_not_taken_for_captions(tmp_
     lacks = put(tmp_path / "lacks.csv", "photo,x\na.png,3\n")
     other = put(tmp_path / "other.csv", "photo,remark\na.png,a dog runs\n")
     report = check(tmp_path)
-    (fault,) = Captions(lacks).faults  # as a command would name it
+    (fault,) = CaptionCollection(lacks).faults  # as a command would name it
     assert f"note: not taken for captions: {fault}" in report.lines
     assert report.layout == "captions by column"  # as a command would read the other one
     line, note = [line for line in report.lines if str(other) in line]

@@ -17,17 +17,17 @@ from groundling.commands.sweep.file import read_sweep
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.data.captions.captions import Captions, find_images
-from groundling.data.images import other_shape
+from groundling.data.captions.captions import CaptionCollection, find_images
+from groundling.data.images import shape_mismatch
 from groundling.data.regions import imports as region_imports
 from groundling.data.regions.imports import import_regions
 from groundling.data.tables import read_json_lines
 from groundling.models.loading import _check_shards
-from groundling.prediction.description import tokenizer_sha256
+from groundling.prediction.model_description import tokenizer_sha256
 from groundling.prediction.predictions import read_predictions
 from groundling.stats import finished_runs
 from groundling.studies.knowledge.visual_facts import read_coda
-from groundling.tasks.flickr_entities import images
+from groundling.tasks.flickr_entities import read_image_ids
 from groundling.tasks.glue import RTE
 from groundling.tasks.vcr import objects_of
 
@@ -60,21 +60,21 @@ def karpathy(path: Path, *splits: str) -> Path:
 
 def test_images_of_a_split_that_nobody_knows_are_counted_and_told(tmp_path: Path) -> None:
     path = karpathy(tmp_path / "dataset.json", "train", "trian", "val", "trian")
-    captions = Captions(path, ("train",))
+    captions = CaptionCollection(path, ("train",))
     assert captions.faults == []
     assert [image.file for image in captions.images] == ["0.jpg"]
     (note,) = captions.notes
     assert f"{path}, 2 images: their split 'trian' is none of train, restval, val, test" in note
-    assert Captions(path, ("train", "trian")).notes == []
+    assert CaptionCollection(path, ("train", "trian")).notes == []
     assert any("'trian'" in problem for problem in check(tmp_path).problems)
 
 
 def test_metadata_that_is_a_folder_is_no_imagefolder(tmp_path: Path) -> None:
     picture(tmp_path / "1.jpg")
     (tmp_path / "metadata.jsonl").mkdir()
-    (fault,) = Captions(tmp_path).faults
+    (fault,) = CaptionCollection(tmp_path).faults
     assert str(tmp_path) in fault
-    assert Captions(tmp_path / "metadata.jsonl").faults
+    assert CaptionCollection(tmp_path / "metadata.jsonl").faults
     assert check(tmp_path).layout == "images"
     assert check(tmp_path / "metadata.jsonl").layout == "unknown"
 
@@ -84,21 +84,21 @@ def test_a_path_that_leads_out_of_the_image_folder_is_not_followed(tmp_path: Pat
     folder = picture(tmp_path / "photos" / "in" / "1.png").parent.parent
     rows = "image,caption\nin/1.png,a dog\n../outside.png,a cat\n"
     path = put(tmp_path / "a.csv", rows)
-    found = find_images(Captions(path).images, folder, path)
+    found = find_images(CaptionCollection(path).images, folder, path)
     assert [image.file for image in found.images] == ["in/1.png"]
     assert "1 lead out of that folder, such as ../outside.png" in found.fault
     put(path, rows.replace("../outside.png", str(tmp_path / "outside.png")))
-    assert "lead out of that" in find_images(Captions(path).images, folder, path).fault
+    assert "lead out of that" in find_images(CaptionCollection(path).images, folder, path).fault
     # by whatever way a path stays inside, it is followed
     put(path, rows.replace("../outside.png", str(folder / "in" / ".." / "in" / "2.png")))
     picture(folder / "in" / "2.png")
-    assert find_images(Captions(path).images, folder, path).fault == ""
+    assert find_images(CaptionCollection(path).images, folder, path).fault == ""
 
 
 def test_an_ending_in_capitals_is_the_same_and_told(tmp_path: Path) -> None:
     folder = picture(tmp_path / "photos" / "IMG_0001.JPG").parent
     path = put(tmp_path / "a.csv", "image,caption\nIMG_0001.jpg,a dog\n")
-    found = find_images(Captions(path).images, folder, path)
+    found = find_images(CaptionCollection(path).images, folder, path)
     assert [image.file for image in found.images] == ["IMG_0001.JPG"]
     assert found.fault == ""
     (note,) = found.notes
@@ -106,20 +106,25 @@ def test_an_ending_in_capitals_is_the_same_and_told(tmp_path: Path) -> None:
     assert check(tmp_path).problems == []
     assert note in check(tmp_path).lines
     put(path, "image,caption\nimg_0001.jpg,a dog\n")
-    fault = find_images(Captions(path).images, folder, path).fault
+    fault = find_images(CaptionCollection(path).images, folder, path).fault
     assert "1 differ in capitals alone, such as img_0001.jpg from IMG_0001.JPG" in fault
     picture(folder / "IMG_0001.jpg")
     put(path, "image,caption\nIMG_0001.jpg,a dog\n")
-    assert find_images(Captions(path).images, folder, path).images[0].file == "IMG_0001.jpg"
+    assert (
+        find_images(CaptionCollection(path).images, folder, path).images[0].file == "IMG_0001.jpg"
+    )
 
 
 def test_advice_on_other_endings_is_for_images_that_have_them(tmp_path: Path) -> None:
     folder = picture(tmp_path / "photos" / "1.jpg").parent
     put(folder / "2.tiff", "x")
     path = put(tmp_path / "a.csv", "image,caption\n1.jpg,a dog\ngone.jpg,a cat\n")
-    assert "tiff" not in find_images(Captions(path).images, folder, path).fault
+    assert "tiff" not in find_images(CaptionCollection(path).images, folder, path).fault
     put(path, "image,caption\n1.jpg,a dog\n2.jpg,a cat\n")
-    assert "1 .tiff images are not read" in find_images(Captions(path).images, folder, path).fault
+    assert (
+        "1 .tiff images are not read"
+        in find_images(CaptionCollection(path).images, folder, path).fault
+    )
 
 
 def test_a_check_takes_columns_that_are_told_by_their_values(tmp_path: Path) -> None:
@@ -127,7 +132,7 @@ def test_a_check_takes_columns_that_are_told_by_their_values(tmp_path: Path) -> 
     path = put(tmp_path / "mine.csv", "nr,bild,satz\n1,1.jpg,ein Hund bellt\n2,2.jpg,zwei Katzen\n")
     report = check(tmp_path)
     assert report.layout == "captions by column"
-    assert f"note: {Captions(path).guess[0]}" in report.lines
+    assert f"note: {CaptionCollection(path).guess_note[0]}" in report.lines
     assert any("1 of 2 captioned images are missing" in problem for problem in report.problems)
 
 
@@ -144,10 +149,10 @@ def test_broken_files_are_named_up_to_a_few_and_counted(tmp_path: Path) -> None:
 
 def test_a_still_or_a_listed_image_stays_in_its_folder(tmp_path: Path) -> None:
     put(tmp_path / "secret.json", "{}")
-    one = Example("a", "", images=("../../secret",), names=("person",), official="val-0")
+    one = Example("a", "", images=("../../secret",), object_names=("person",), official_id="val-0")
     assert "val-0: img_fn '../../secret' leads out of" in refusal(objects_of, tmp_path, one)
     path = put(tmp_path / "train.txt", "1000\n../2000\n")
-    assert f"{path}, line 2: '../2000' leads out" in refusal(images, tmp_path, "train")
+    assert f"{path}, line 2: '../2000' leads out" in refusal(read_image_ids, tmp_path, "train")
 
 
 def test_an_index_of_weights_names_files_of_its_own_folder(tmp_path: Path) -> None:
@@ -239,7 +244,7 @@ def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
     assert f"{path}, line 1: nested too deep" in refusal(
         read_predictions, path, Classification(("no", "yes"))
     )
-    assert f"{path}, line 1: " in refusal(finished_runs.read_predictions, path)
+    assert f"{path}, line 1: " in refusal(finished_runs.read_split_predictions, path)
     assert "line 1" in refusal(lambda: list(read_json_lines(path, ("id",))))
     colours = dict.fromkeys(("black", "blue"), 1) | {"class_id": "1", "included": True}
     annotations = put(
@@ -256,29 +261,29 @@ def test_a_number_that_no_float_holds_is_one_line(tmp_path: Path) -> None:
 
 def test_a_photo_of_another_shape_is_not_the_one_that_regions_are_of(tmp_path: Path) -> None:
     photo = picture(tmp_path / "1.png", (160, 120))
-    assert other_shape((640, 480), photo) == ""
-    assert other_shape((0, 0), photo) == ""
-    assert other_shape((641, 480), photo) == ""
-    assert other_shape((480, 640), photo) == (
+    assert shape_mismatch((640, 480), photo) == ""
+    assert shape_mismatch((0, 0), photo) == ""
+    assert shape_mismatch((641, 480), photo) == ""
+    assert shape_mismatch((480, 640), photo) == (
         "160 x 120 pixels, but its regions are of an image of 480 x 640"
     )
     turned = Image.new("RGB", (160, 120))
     exif = turned.getexif()
     exif[0x0112] = 6  # on its side, as a telephone's photo is
     turned.save(tmp_path / "2.jpg", exif=exif)
-    assert other_shape((480, 640), tmp_path / "2.jpg") == ""
-    assert other_shape((480, 640), Image.new("RGB", (48, 64))) == ""
+    assert shape_mismatch((480, 640), tmp_path / "2.jpg") == ""
+    assert shape_mismatch((480, 640), Image.new("RGB", (48, 64))) == ""
 
 
 def test_a_dev_file_that_is_the_training_file_is_told(tmp_path: Path) -> None:
     rows = "index\tsentence1\tsentence2\tlabel\n0\tA.\tB.\tentailment\n1\tC.\tD.\tnot_entailment\n"
     for split in ("train", "dev"):
         put(tmp_path / "RTE" / f"{split}.tsv", rows)
-    (note,) = RTE.same_files(tmp_path)
+    (note,) = RTE.identical_split_notes(tmp_path)
     assert note.startswith(f"{tmp_path}/RTE/dev.tsv: the very bytes of {tmp_path}/RTE/train.tsv")
     assert note in check(tmp_path).problems
     put(tmp_path / "RTE" / "dev.tsv", rows + "2\tE.\tF.\tentailment\n")
-    assert RTE.same_files(tmp_path) == []
+    assert RTE.identical_split_notes(tmp_path) == []
 
 
 def test_e15_data_check_tells_what_commands_refuse(tmp_path: Path) -> None:

@@ -9,8 +9,8 @@ import homes
 import pytest
 from homes import STEPS
 
-from groundling.commands.teach import COMMAND as teach
-from groundling.commands.teach import TeachConfig
+from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import TeachConfig
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.world import World
 
@@ -37,7 +37,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
             dev_scenes=10,
             sentences=80,
             dev_sentences=10,
-            blind=False,
+            control_images=False,
         )
     ).write(folder)
     return folder

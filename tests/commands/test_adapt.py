@@ -16,16 +16,16 @@ from safetensors.torch import load_file
 from transformers import AutoModel, AutoTokenizer, BertConfig, BertForPreTraining
 
 from groundling.cli import main
-from groundling.command_line.names import arm_of
+from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt import run as adapting
 from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.feature_cache import TeacherDataset
 
 TERMS = {
     "mlm": {"mlm"},
@@ -45,7 +45,7 @@ TERMS = {
 @pytest.fixture(scope="session")
 def settings(world: Path, taught: tuple[Path, dict], encoder: Path) -> AdaptConfig:
     text = str(world / "corpus" / "train.txt")
-    return configured(
+    return make_settings(
         AdaptConfig,
         student=str(encoder),
         teacher=str(taught[0] / "model"),
@@ -62,7 +62,8 @@ def adapted(
     """Run folder and result of every arm."""
     root = tmp_path_factory.mktemp("arms")
     return {
-        arm: (root / arm, adapt(changed(settings, arm=arm), STEPS, root / arm)) for arm in TERMS
+        arm: (root / arm, adapt(replace_settings(settings, arm=arm), STEPS, root / arm))
+        for arm in TERMS
     }
 
 
@@ -84,18 +85,18 @@ def test_every_arm_gives_back_a_stock_encoder_of_the_same_size(
         AutoTokenizer.from_pretrained(out / "model")("a red dog")["input_ids"]
         == homes.words()("a red dog")["input_ids"]
     )
-    assert set(result["last"]) == TERMS[arm] | {"loss"}
+    assert set(result["train_metrics"]) == TERMS[arm] | {"loss"}
     assert (result["arm"], result["steps"], result["texts"], result["dropped_pieces"]) == (
         arm,
         3,
         80,
         0,
     )
-    assert result["objectives"] == arm_of(arm).names
+    assert result["objectives"] == parse_arm(arm).names
     assert set(result["heads_from"].values()) == {"new"}
     assert json.loads((out / "result.json").read_text()) == result
     heads = load_file(out / "model" / "groundling_heads.safetensors")
-    assert len({key.split(".")[0] for key in heads}) == len(arm_of(arm).names)
+    assert len({key.split(".")[0] for key in heads}) == len(parse_arm(arm).names)
     assert [line["step"] for line in log_of(out)] == [1, 2, 3]
     assert not (out / "checkpoints").exists()
 
@@ -110,7 +111,7 @@ def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptCon
     assert f"{result['parameters']:,} parameters" in card
     assert f"student: `{settings.student}`" in card
     assert f"teacher: `{settings.teacher}`" in card
-    assert f"objectives: {', '.join(arm_of(arm).names)}" in card
+    assert f"objectives: {', '.join(parse_arm(arm).names)}" in card
     assert "text (80 texts, 0 pieces cut off):\n- `train.txt`" in card
     assert "3 steps of 8, learning rate 0.001, seed 0" in card
 
@@ -118,7 +119,7 @@ def test_the_card_says_what_was_done(arm: str, adapted: dict, settings: AdaptCon
 def test_the_control_says_that_it_had_no_teacher(
     settings: AdaptConfig, adapted: dict, tmp_path: Path
 ) -> None:
-    adapt(changed(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
+    adapt(replace_settings(settings, arm="mlm", teacher=""), STEPS, tmp_path / "out")
     assert "teacher: `none (control)`" in (tmp_path / "out" / "model" / "README.md").read_text()
     one, other = (
         load_file(out / "model" / "model.safetensors")
@@ -140,7 +141,7 @@ def test_heads_of_an_earlier_run_go_on(
 ) -> None:
     earlier = adapted["contrastive"][0] / "model"
     result = adapt(
-        changed(settings, student=str(earlier), arm="contrastive"),
+        replace_settings(settings, student=str(earlier), arm="contrastive"),
         replace(STEPS, lr=0.0),
         tmp_path / "out",
     )
@@ -168,7 +169,7 @@ def test_an_encoder_of_xdbert_fills_no_mask(
     adapted: dict, world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     facts = str(world / "probes" / "knowledge.jsonl")
-    words = ["ask", "--data", facts, "--modes", "fill-mask"]
+    words = ["probe-facts", "--data", facts, "--modes", "fill-mask"]
     asked = {}
     for arm in ("xdbert", "mlm"):
         model = str(adapted[arm][0] / "model")
@@ -190,9 +191,13 @@ def test_a_joint_head_goes_on_as_a_joint_head_alone(
 ) -> None:
     earlier = adapted["xdbert"][0] / "model"
     still = replace(STEPS, lr=0.0)
-    control = adapt(changed(settings, student=str(earlier), arm="mlm"), still, tmp_path / "mlm")
+    control = adapt(
+        replace_settings(settings, student=str(earlier), arm="mlm"), still, tmp_path / "mlm"
+    )
     assert control["heads_from"] == {"mlm": "new"}
-    again = adapt(changed(settings, student=str(earlier), arm="xdbert"), still, tmp_path / "again")
+    again = adapt(
+        replace_settings(settings, student=str(earlier), arm="xdbert"), still, tmp_path / "again"
+    )
     assert again["heads_from"]["joint_mlm"] == "an earlier run's"
     one, other = (
         load_file(folder / "groundling_heads.safetensors")
@@ -208,17 +213,17 @@ def test_a_joint_head_hides_no_head_of_the_checkpoint(
 ) -> None:
     model = BertForPreTraining(BertConfig.from_pretrained(encoder))
     student = homes.home(tmp_path / "student", model, homes.words())
-    config = changed(settings, student=str(student))
+    config = replace_settings(settings, student=str(student))
     still = replace(STEPS, lr=0.0, steps=1)
-    whole = adapt(changed(config, arm="xdbert"), still, tmp_path / "xdbert")
+    whole = adapt(replace_settings(config, arm="xdbert"), still, tmp_path / "xdbert")
     assert whole["heads_from"]["joint_mlm"] == "the checkpoint's"
     # the student's own head is handed on; the joint one beside it is not the encoder's
     assert whole["fills_masks"] == "the student's"
-    after = changed(config, student=str(tmp_path / "xdbert" / "model"), arm="mlm")
+    after = replace_settings(config, student=str(tmp_path / "xdbert" / "model"), arm="mlm")
     assert adapt(after, still, tmp_path / "mlm")["heads_from"] == {"mlm": "the checkpoint's"}
     heads = tmp_path / "xdbert" / "model" / "groundling_heads.safetensors"
     heads.rename(student / heads.name)
-    beside = adapt(changed(config, arm="mlm"), still, tmp_path / "beside")
+    beside = adapt(replace_settings(config, arm="mlm"), still, tmp_path / "beside")
     assert beside["heads_from"] == {"mlm": "the checkpoint's"}
 
 
@@ -226,8 +231,8 @@ def test_a_joint_head_hides_no_head_of_the_checkpoint(
 def test_without_room_for_features_the_teacher_answers_in_every_step(
     arm: str, adapted: dict, settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(TeacherDataset, "_computed", never)
-    online = adapt(changed(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
+    monkeypatch.setattr(TeacherDataset, "_compute_records", never)
+    online = adapt(replace_settings(settings, arm=arm, cache_gb=0.0), STEPS, tmp_path / "out")
     assert online["samples"] == 80
     cached = log_of(adapted[arm][0])[0]
     first = log_of(tmp_path / "out")[0]
@@ -246,7 +251,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     with monkeypatch.context() as patch:
         patch.setattr(adapting, "train", training_with(dying(3)))
         with pytest.raises(Killed):
-            adapt(changed(settings, arm=arm), STEPS, out)
+            adapt(replace_settings(settings, arm=arm), STEPS, out)
     there = sorted(p.name for p in (out / "checkpoints").iterdir())
     assert there == ["step-000000001", "step-000000002"]
     assert not (out / "result.json").exists()
@@ -254,7 +259,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(
     counted = Counting()
     with monkeypatch.context() as patch:
         patch.setattr(adapting, "train", training_with(counted))
-        result = adapt(changed(settings, arm=arm), STEPS, out)
+        result = adapt(replace_settings(settings, arm=arm), STEPS, out)
     assert counted.calls == 1
     whole, expected = adapted[arm]
     for name in ("model.safetensors", "groundling_heads.safetensors"):
@@ -271,9 +276,9 @@ def test_two_kinds_of_distillation_keep_two_heads(
     settings: AdaptConfig, adapted: dict, tmp_path: Path
 ) -> None:
     result = adapt(
-        changed(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
+        replace_settings(settings, arm="l1+contrastive"), replace(STEPS, steps=1), tmp_path / "out"
     )
-    assert set(result["last"]) == TERMS["l1"] | TERMS["contrastive"] | {"loss"}
+    assert set(result["train_metrics"]) == TERMS["l1"] | TERMS["contrastive"] | {"loss"}
     heads = [
         load_file(out / "model" / "groundling_heads.safetensors")
         for out in (
@@ -288,17 +293,17 @@ def test_two_kinds_of_distillation_keep_two_heads(
 
 
 def test_arms_by_name_and_by_parts() -> None:
-    assert arm_of("xdbert").names == ["joint_mlm", "match", "clip_tokens"]
-    assert arm_of("xdbert+contrastive").names == [
+    assert parse_arm("xdbert").names == ["joint_mlm", "match", "clip_tokens"]
+    assert parse_arm("xdbert+contrastive").names == [
         "joint_mlm",
         "match",
         "clip_tokens",
         "contrastive",
     ]
-    assert arm_of("contrastive+l1").names == ["mlm", "contrastive", "l1"]
-    assert arm_of("match").names == ["match"]
+    assert parse_arm("contrastive+l1").names == ["mlm", "contrastive", "l1"]
+    assert parse_arm("match").names == ["match"]
     with pytest.raises(InputError, match="'' is none of"):
-        arm_of("")
+        parse_arm("")
 
 
 def test_probe_asks_every_question_of_unseen_nouns(

@@ -15,15 +15,19 @@ from homes import STEPS, put, table
 from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.result import Majority, beside_majority, one_answer
+from groundling.commands.finetune.result import (
+    MajorityBaseline,
+    constant_answer_note,
+    majority_note,
+)
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, collapsed
+from groundling.core.metrics import ACCURACY, F1, MATTHEWS, METRICS, RMSE, SCORE, is_degenerate
 from groundling.core.output_types import Classification, OpenAnswer, RegionSelection, Regression
-from groundling.settings.fields import configured
-from groundling.stats.finished_runs import collect
+from groundling.settings.fields import make_settings
+from groundling.stats.finished_runs import collect_runs
 from groundling.tasks import Task
-from groundling.training.evaluation import Scores
+from groundling.training.evaluation import EvaluationOutput
 
 BRIEF = replace(STEPS, steps=2, batch=4)
 NAMES = tuple(f"photos/{number}" for number in range(20))
@@ -33,10 +37,10 @@ def task(form: object, *metrics: object) -> Task:
     return Task("t", form, lambda *_: [], metrics, "t")
 
 
-def said(predictions: list[float], labels: object) -> Scores:
+def said(predictions: list[float], labels: object) -> EvaluationOutput:
     values = np.array(predictions, float)
     ids = [str(number) for number in range(len(values))]
-    return Scores(ids, values[:, None], values, np.array(labels, float), {})
+    return EvaluationOutput(ids, values[:, None], values, np.array(labels, float), {})
 
 
 def learned(*labels: object) -> list[Example]:
@@ -62,49 +66,49 @@ def test_nearly_one_answer_is_told_from_few_right_ones(
     predictions = np.array([1.0] * (count - others) + [2.0] * others)
     majority = round(right * count)
     labels = np.array([1.0] * majority + [3.0 + n % 5 for n in range(count - majority)])
-    assert collapsed(predictions, labels) is is_so
+    assert is_degenerate(predictions, labels) is is_so
     pairs = np.stack([labels, np.full(count, 0.9)], -1)[:, None]
-    assert collapsed(predictions, pairs) is is_so
-    assert collapsed(predictions) is (others == 0)
+    assert is_degenerate(predictions, pairs) is is_so
+    assert is_degenerate(predictions) is (others == 0)
 
 
 def test_a_note_says_which_answer_and_how_often_it_is_right() -> None:
     form = Classification(("no", "yes"))
     answers = said([0.0] * 40, [0, 1] * 20)
-    assert one_answer(task(form, ACCURACY), "dev", answers) == [
+    assert constant_answer_note(task(form, ACCURACY), "dev", answers) == [
         "dev: 100 % of the answers are 'no', which is right in 50 %"
     ]
-    assert one_answer(task(form, ACCURACY), "dev", said([0, 1] * 20, [0, 1] * 20)) == []
+    assert constant_answer_note(task(form, ACCURACY), "dev", said([0, 1] * 20, [0, 1] * 20)) == []
 
 
 # -- the majority ------------------------------------------------------------------------------------------------------
 
 
 def test_the_most_common_answer_is_the_trainings_and_scored_by_every_metric() -> None:
-    majority = Majority(
+    majority = MajorityBaseline(
         task(Classification(("a", "b")), ACCURACY, F1, MATTHEWS), learned(1, 1, 0, None)
     )
     majority.add("dev", said([0, 0, 0], [1, 0, 0]))
     scores = {"accuracy": 1 / 3, "f1": 0.5, "matthews": 0.0}
-    assert majority.told() == {"majority": {"answer": "b", "scores": {"dev": scores}}}
+    assert majority.as_result() == {"majority": {"answer": "b", "scores": {"dev": scores}}}
 
 
 def test_of_credit_numbers_and_regions() -> None:
-    form = OpenAnswer(("", "x", "y"), never=("",))
+    form = OpenAnswer(("", "x", "y"), excluded_answers=("",))
     pairs = np.array([[1, 0.3], [2, 0.9], [-1, 0.0]])
-    majority = Majority(task(form, SCORE), learned(pairs, pairs, 0, 0, 0))
+    majority = MajorityBaseline(task(form, SCORE), learned(pairs, pairs, 0, 0, 0))
     majority.add("val", said([0.0], [pairs]))
-    assert majority.told()["majority"]["answer"] == "y"
-    assert majority.told()["majority"]["scores"]["val"]["score"] == pytest.approx(0.9)
-    majority = Majority(task(Regression(0, 5), RMSE), learned(1.0, 3.0))
+    assert majority.as_result()["majority"]["answer"] == "y"
+    assert majority.as_result()["majority"]["scores"]["val"]["score"] == pytest.approx(0.9)
+    majority = MajorityBaseline(task(Regression(0, 5), RMSE), learned(1.0, 3.0))
     majority.add("dev", said([0.0, 0.0], [2.0, 4.0]))
-    assert majority.told()["majority"] == {
+    assert majority.as_result()["majority"] == {
         "answer": 2.0,
         "scores": {"dev": {"rmse": pytest.approx(2**0.5)}},
     }
-    majority = Majority(task(RegionSelection(), ACCURACY), learned(None))
+    majority = MajorityBaseline(task(RegionSelection(), ACCURACY), learned(None))
     majority.add("dev", said([0.0], [[1.0]]))
-    assert majority.told() == {}
+    assert majority.as_result() == {}
 
 
 @pytest.mark.parametrize(("median", "is_said"), [(0.5, True), (0.51, False)])
@@ -113,19 +117,19 @@ def test_who_is_no_better_than_one_answer_is_told(median: float, is_said: bool) 
         "median": {"dev": {"accuracy": median}},
         "majority": {"answer": "no", "scores": {"dev": {"accuracy": 0.5}}},
     }
-    notes = beside_majority(task(Classification(("no", "yes")), ACCURACY), result)
+    notes = majority_note(task(Classification(("no", "yes")), ACCURACY), result)
     assert bool(notes) is is_said
     lower = {"rmse": median}, {"rmse": 0.505}
     result = {"median": {"dev": lower[0]}, "majority": {"answer": 1, "scores": {"dev": lower[1]}}}
-    assert bool(beside_majority(task(Regression(0, 1), RMSE), result)) is not is_said
+    assert bool(majority_note(task(Regression(0, 1), RMSE), result)) is not is_said
 
 
 def test_every_metric_of_answers_has_a_majority() -> None:
     """A metric that cannot be computed of one answer would end a run at its very end."""
     labels = {True: np.array([[[0, 1.0]], [[1, 0.5]]]), False: np.array([0.0, 1.0])}
     for metric in METRICS:
-        if not metric.ranked and metric.name != "picked":
-            metric.compute(np.zeros(2), labels[metric.graded])
+        if not metric.uses_scores and metric.name != "picked":
+            metric.compute(np.zeros(2), labels[metric.uses_example_scores])
 
 
 # -- runs --------------------------------------------------------------------------------------------------------------
@@ -146,7 +150,7 @@ def asked(place: Path, **changes: object) -> FinetuneConfig:
     settings |= {"regions": place / "store"}
     texts = {name: str(value) for name, value in settings.items()}
     columns = {"text": "q", "image": "photo", "label": "y", "max_length": 16, "seeds": 2}
-    return configured(FinetuneConfig, **(texts | columns | changes))
+    return make_settings(FinetuneConfig, **(texts | columns | changes))
 
 
 def test_texts_alone_stand_beside_and_come_later_too(
@@ -168,14 +172,16 @@ def test_texts_alone_stand_beside_and_come_later_too(
         tmp_path / "alone/seed-1/predictions_dev.jsonl"
     ).read_bytes()
     assert not (there / "model").exists()
-    (runs, _), *others = collect("run", tmp_path / "run").values()
+    (runs, _), *others = collect_runs("run", tmp_path / "run").values()
     assert (runs.seeds, others) == ((0, 1), [])
     assert finetune(asked(place, baselines=True), BRIEF, tmp_path / "run") == result
 
 
 def test_no_images_no_baseline(place: Path, tmp_path: Path) -> None:
     for changes in ({"regions": ""}, {"blind": True}):
-        with pytest.raises(InputError, match="--baselines trains the same model without the image"):
+        with pytest.raises(
+            InputError, match="--text-only-baseline trains the same model without the image"
+        ):
             finetune(asked(place, baselines=True, **changes), BRIEF, tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

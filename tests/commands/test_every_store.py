@@ -19,9 +19,9 @@ from homes import picture, put, student, table
 
 from groundling.cli import main
 from groundling.core.batch import Sample
-from groundling.data.image_samples import MirroredSamples
+from groundling.data.image_samples import MirroredDataset
 from groundling.data.regions.inputs import RegionInputs
-from groundling.data.samples import Samples
+from groundling.data.samples import SampleDataset
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
@@ -31,7 +31,7 @@ STILLS = ("movie/0", "movie/1", "movie/2")
 BRIEF = ("--steps", "1", "--batch", "3")
 OBJECTS = "names objects of 'movie/0' by number, and this store does not hold that image's 5 annotated objects"
 FEW = ("--most-questions", "2")
-ONE = ("--max-train", "4", "--max-length", "24")
+ONE = ("--limit-train", "4", "--max-length", "24")
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +79,7 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
     look = ["--images", str(photos), "--backbone", str(vit), "--cpu"]
     made = {
         "grid": [*look, "--grid", "2"],
-        "detector": [*look, "--detector", str(detr), "--least", "2", "--most", "3"],
+        "detector": [*look, "--detector", str(detr), "--min-boxes", "2", "--max-boxes", "3"],
         "boxes": [*look, "--boxes", str(folder / "boxes.json")],
         "imported": ["--imports", str(folder / "regions.tsv")],
         "segments": [*look, "--boxes", str(photos)],
@@ -96,14 +96,14 @@ def place(models: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture
-def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[Samples]]:
+def roads(monkeypatch: pytest.MonkeyPatch) -> dict[str, list[SampleDataset]]:
     """All samples that are made with regions, by the command that `asking` has begun."""
-    every: dict[str, list[Samples]] = defaultdict(list)
+    every: dict[str, list[SampleDataset]] = defaultdict(list)
     usual = RegionInputs.samples
 
     def samples(
-        self: RegionInputs, texts: Samples, model: Any, seen: Any, *more: Any, **named: Any
-    ) -> Samples:
+        self: RegionInputs, texts: SampleDataset, model: Any, seen: Any, *more: Any, **named: Any
+    ) -> SampleDataset:
         found = usual(self, texts, model, seen, *more, **named)
         if seen.store is not None:
             every[NOW[-1]].append(found)
@@ -128,18 +128,18 @@ def said(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return lines[0] if lines else ""
 
 
-def by_image(every: Sequence[Samples]) -> dict[str, list[Sample]]:
+def by_image(every: Sequence[SampleDataset]) -> dict[str, list[Sample]]:
     """The samples of one image each, by that."""
     found = defaultdict(list)
     for samples in every:
-        plain = samples.samples if isinstance(samples, MirroredSamples) else samples
+        plain = samples.samples if isinstance(samples, MirroredDataset) else samples
         for place, images in enumerate(plain.images):
             rng = np.random.default_rng(0)
             found[images[0]] += plain.get([place], [rng])
     return found
 
 
-def alike(roads: dict[str, list[Samples]], commands: Sequence[str]) -> None:
+def alike(roads: dict[str, list[SampleDataset]], commands: Sequence[str]) -> None:
     """Whatever command reads an image, it reads the same regions and the same pixels of it."""
     assert set(roads) == set(commands)
     first: dict[str, tuple[str, Any, Any]] = {}
@@ -158,7 +158,7 @@ def alike(roads: dict[str, list[Samples]], commands: Sequence[str]) -> None:
                     assert np.array_equal(sample.pixels, before[2])
 
 
-def asked_alike(roads: dict[str, list[Samples]]) -> None:
+def asked_alike(roads: dict[str, list[SampleDataset]]) -> None:
     """`evaluate` and `predict` put an example as the evaluation of the run that learned did, to the last array."""
     first: dict[str, Sample] = {}
     for command in ("finetune", "evaluate", "predict"):
@@ -178,7 +178,7 @@ def test_stored_features(
     kind: str,
     place: Path,
     tmp_path: Path,
-    roads: dict[str, list[Samples]],
+    roads: dict[str, list[SampleDataset]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     names = ["stills", "flickr"] if kind == "several" else [kind]
@@ -191,21 +191,21 @@ def test_stored_features(
 
     vcr = ("--task", "vcr/answer", "--data", str(place / "vcr"))
     told = str(place / "told.csv")
-    start = ("--student", str(place / "bert"), "--captions", told, *BRIEF)
-    assert not asks("pretrain", "--model", "visualbert", *start, out="pre")
-    tuning = ("--model", pre, *vcr, *BRIEF, *ONE)
-    zero = ("--model", pre, *vcr, *FEW)
-    shown = ("--no-other-inputs", "--explained", "0", "--most-examples", "4")
-    weigh = ("--model", pre, *vcr, *shown)
+    start = ("--model", str(place / "bert"), "--captions", told, *BRIEF)
+    assert not asks("pretrain", "--architecture", "visualbert", *start, out="pre")
+    tuning = ("--architecture", pre, *vcr, *BRIEF, *ONE)
+    zero = ("--architecture", pre, *vcr, *FEW)
+    shown = ("--no-perturbed-inputs", "--ig-examples", "0", "--limit", "4")
+    weigh = ("--architecture", pre, *vcr, *shown)
     untied: tuple[str, ...] = ()
     if (
         kind != "boxes"
     ):  # words name objects by number, and in these stores nobody has numbered them
         for command, words in (("finetune", tuning), ("zero-shot", zero), ("modality", weigh)):
             reason = asks(command, *words, out=f"tied-{command}")
-            assert OBJECTS in reason and reason.endswith("or pass --no-tags")
+            assert OBJECTS in reason and reason.endswith("or pass --no-object-tags")
             del roads[command]
-        untied = ("--no-tags",)
+        untied = ("--no-object-tags",)
     assert not asks("finetune", *tuning, *untied, out="run")
     assert not asks("zero-shot", *zero, *untied)
     assert not asks("modality", *weigh, *untied)
@@ -215,10 +215,12 @@ def test_stored_features(
     assert not asks("predict", *saved, "--split", "val", out="answers.csv")
     assert not asks("winoground", "--model", pre, "--data", str(place / "pairs"))
     flickr = ("--model", pre, "--data", str(place / "flickr30k"), "--split", "val")
-    assert not asks("heads", *flickr, "--no-other-images")
-    assert not asks("syntax", *flickr, "--parses", "gold", "--least-arcs", "1", "--no-other-images")
-    page = ("--model", pre, run, *vcr, "--images", str(place / "photos"), "--first", "1")
-    assert not asks("look", *page, out="look.html")
+    assert not asks("heads", *flickr, "--no-shuffled-images-control")
+    assert not asks(
+        "syntax", *flickr, "--parses", "gold", "--min-arcs", "1", "--no-shuffled-images-control"
+    )
+    page = ("--model", pre, run, *vcr, "--images", str(place / "photos"), "--limit", "1")
+    assert not asks("visualize", *page, out="look.html")
     commands = (
         "pretrain",
         "finetune",
@@ -228,7 +230,7 @@ def test_stored_features(
         "predict",
         "winoground",
     )
-    alike(roads, [*commands, "heads", "syntax", "look"])
+    alike(roads, [*commands, "heads", "syntax", "visualize"])
     asked_alike(roads)
     if kind != "boxes":
         return
@@ -246,11 +248,11 @@ def test_stored_features(
             command,
             *words,
             *more,
-            "--other-regions",
+            "--allow-region-mismatch",
             out=f"more-{out}" if out != "none" else out,
             stores=grid,
         )
-        assert OBJECTS in reason and "--no-tags" not in reason
+        assert OBJECTS in reason and "--no-object-tags" not in reason
 
 
 @pytest.mark.parametrize("kind", ["boxes", "segments"])
@@ -258,7 +260,7 @@ def test_pixels_within_stored_boxes(
     kind: str,
     place: Path,
     tmp_path: Path,
-    roads: dict[str, list[Samples]],
+    roads: dict[str, list[SampleDataset]],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """VL-BERT end to end: of a store boxes, classes and segments are read, and of photos the pixels."""
@@ -271,15 +273,15 @@ def test_pixels_within_stored_boxes(
         return said(capsys, command, *words, *stores, "--cpu", *where)
 
     vcr = ("--task", "vcr/answer", "--data", str(place / "vcr"))
-    new = ("--backbone", str(place / "cnn"), "--side", "32", "--skip-missing", "--related")
-    start = ("--student", str(place / "bert"), "--captions", str(place / "told.csv"), *BRIEF)
-    assert not asks("pretrain", "--model", "vlbert", *start, *new, *photos, out="pre")
-    tuning = ("--model", pre, *vcr, *BRIEF, *ONE)
+    new = ("--backbone", str(place / "cnn"), "--shortest-edge", "32", "--skip-missing", "--related")
+    start = ("--model", str(place / "bert"), "--captions", str(place / "told.csv"), *BRIEF)
+    assert not asks("pretrain", "--architecture", "vlbert", *start, *new, *photos, out="pre")
+    tuning = ("--architecture", pre, *vcr, *BRIEF, *ONE)
     asked = {
         "finetune": tuning,
         "zero-shot": ("--model", pre, *vcr, *FEW),
         "winoground": ("--model", pre, "--data", str(place / "pairs")),
-        "modality": ("--model", pre, *vcr, "--no-other-inputs", "--explained", "0"),
+        "modality": ("--model", pre, *vcr, "--no-perturbed-inputs", "--ig-examples", "0"),
     }
     flickr = (
         "--model",
@@ -288,9 +290,9 @@ def test_pixels_within_stored_boxes(
         str(place / "flickr30k"),
         "--split",
         "val",
-        "--no-other-images",
+        "--no-shuffled-images-control",
     )
-    heads = {"heads": flickr, "syntax": (*flickr, "--parses", "gold", "--least-arcs", "1")}
+    heads = {"heads": flickr, "syntax": (*flickr, "--parses", "gold", "--min-arcs", "1")}
     for command, words in (asked | heads).items():
         reason = asks(command, *words, out=f"{command}-blind")
         assert "this model reads pixels; pass --images FOLDER" in reason
@@ -307,13 +309,15 @@ def test_pixels_within_stored_boxes(
     for command, out in (("evaluate", "none"), ("predict", "answers.csv")):
         assert "photos themselves" in asks(command, *saved, out=out)
         assert not asks(command, *saved, *photos, out=out)
-    assert not asks("look", "--model", pre, run, *vcr, *photos, "--first", "1", out="look.html")
-    read = [*asked, "pretrain", "evaluate", "predict", "look"]
+    assert not asks(
+        "visualize", "--model", pre, run, *vcr, *photos, "--limit", "1", out="look.html"
+    )
+    read = [*asked, "pretrain", "evaluate", "predict", "visualize"]
     alike(roads, [*read, *heads] if kind == "boxes" else read)
     asked_alike(roads)
     every = [
         row for samples in roads.values() for some in by_image(samples).values() for row in some
     ]
     assert all(row.pixels is not None for row in every)
-    covers = [row.rows[0].regions.cover is not None for row in every]  # type: ignore[union-attr]
+    covers = [row.rows[0].regions.segmentation is not None for row in every]  # type: ignore[union-attr]
     assert set(covers) == {kind == "segments"}

@@ -21,7 +21,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.finetune.result import summary
 from groundling.core.errors import InputError
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks.glue import STSB
 from groundling.training.loop import train
 
@@ -33,7 +33,7 @@ def glue(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def tune(encoder: Path, glue: Path) -> FinetuneConfig:
-    return configured(
+    return make_settings(
         FinetuneConfig, model=str(encoder), task="glue/rte", data=str(glue), max_length=64
     )
 
@@ -88,12 +88,12 @@ def test_a_collapsed_seed_of_stsb_scores_0_and_counts(encoder: Path, tmp_path: P
     )
     for split in ("train", "dev"):
         put(tmp_path / "glue" / "STS-B" / f"{split}.tsv", "\n".join([header, *rows]) + "\n")
-    config = configured(
+    config = make_settings(
         FinetuneConfig, model=str(encoder), task="glue/sts-b", data=str(tmp_path / "glue"), seeds=2
     )
     torch_zero = replace(STEPS, lr=0.0, steps=1)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("groundling.models.task_heads.answer", silent)
+        patch.setattr("groundling.models.task_heads.make_output_layer", silent)
         result = finetune(config, torch_zero, tmp_path / "out")
     assert result["scores"]["dev"]["pearson"] == [0.0, 0.0]
     assert result["median"]["dev"]["pearson"] == 0.0
@@ -114,7 +114,9 @@ def test_a_text_of_spaces_is_noted_as_data_check_has_it(
     folder = rte(tmp_path / "glue")
     dev = folder / "RTE/dev.tsv"
     put(dev, dev.read_text() + "99\tIt snowed.\t \tentailment\n")
-    result = finetune(changed(tune, data=str(folder)), replace(STEPS, steps=1), tmp_path / "out")
+    result = finetune(
+        replace_settings(tune, data=str(folder)), replace(STEPS, steps=1), tmp_path / "out"
+    )
     told = f"{dev}, example rte-dev-8: expected text, found none"
     assert f"seed 0: {told}" in result["notes"]
     assert told in check(folder).problems
@@ -166,11 +168,11 @@ def test_seeds_can_be_added(
 
     monkeypatch.setattr(tuning, "train", counted)
     before = digests(out / "seed-4")
-    result = finetune(changed(config, seeds=2), training, out)
+    result = finetune(replace_settings(config, seeds=2), training, out)
     assert drawn == [5]
     assert digests(out / "seed-4") == before
     assert result == tuned[1]
-    assert finetune(changed(config, seeds=2), training, out) == result
+    assert finetune(replace_settings(config, seeds=2), training, out) == result
     assert drawn == [5]
 
 
@@ -178,9 +180,9 @@ def test_finetune_keeps_what_it_trained_unless_told_not_to(
     tune: FinetuneConfig, tuned: tuple[Path, dict], encoder: Path, tmp_path: Path
 ) -> None:
     assert (tuned[0] / "seed-4" / "model").exists()
-    finetune(replace(tune, save_model=False, max_train=9), STEPS, tmp_path / "none")
+    finetune(replace(tune, save_model=False, limit_train=9), STEPS, tmp_path / "none")
     assert not (tmp_path / "none" / "seed-0" / "model").exists()
-    result = finetune(replace(tune, max_train=9), STEPS, tmp_path / "out")
+    result = finetune(replace(tune, limit_train=9), STEPS, tmp_path / "out")
     folder = tmp_path / "out" / "seed-0"
     assert json.loads((folder / "result.json").read_text())["samples"] == 9
     assert result["seeds"] == [0]
@@ -196,10 +198,10 @@ def test_a_run_begins_only_where_there_is_room(
 ) -> None:
     out = tmp_path / "not" / "there"
     with pytest.raises(
-        InputError, match=rf"^--free-gb 1e\+09: [\d.]+ GB are free on the disk of {out}"
+        InputError, match=rf"^--min-free-gb 1e\+09: [\d.]+ GB are free on the disk of {out}"
     ):
-        finetune(replace(tune, free_gb=1e9), STEPS, out)
+        finetune(replace(tune, min_free_gb=1e9), STEPS, out)
     assert not out.parent.exists()
     done, result = tuned  # which the setting makes no other run
-    again = replace(tune, seeds=2, submit=True, free_gb=1e-9)
+    again = replace(tune, seeds=2, submit=True, min_free_gb=1e-9)
     assert finetune(again, replace(STEPS, seed=4), done)["scores"] == result["scores"]

@@ -23,14 +23,19 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
 from groundling.core.errors import InputError
 from groundling.core.output_types import RegionSelection
-from groundling.core.registry import instances
+from groundling.core.registry import registered
 from groundling.models.heads import HEADS, load_head
 from groundling.models.task_heads import HeadContext
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks.vqa import VQA
-from groundling.training.batch_sampler import DataSource, SamplePlan, epoch_steps, steps_of
+from groundling.training.batch_sampler import (
+    DataSource,
+    FixedSizeBatchPlan,
+    count_steps,
+    steps_per_epoch,
+)
 from groundling.vision_language import Architecture
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 
 TERMS = {
     "visualbert": {"mlm", "sentence_image"},
@@ -55,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def settings(place: Path) -> PretrainConfig:
-    return configured(
+    return make_settings(
         PretrainConfig,
         student=str(place / "bert"),
         regions=str(place / "store"),
@@ -71,7 +76,7 @@ def trained(
     root = tmp_path_factory.mktemp("pretrained")
     steps = replace(STEPS, steps=30, batch=4)
     return {
-        kind: (root / kind, pretrain(changed(settings, model=kind), steps, root / kind))  # type: ignore[arg-type]
+        kind: (root / kind, pretrain(replace_settings(settings, model=kind), steps, root / kind))  # type: ignore[arg-type]
         for kind in TERMS
     }
 
@@ -89,7 +94,7 @@ def test_each_model_has_its_own_objectives(
         assert all(len(some - {"word_region"}) == 1 for some in alone)
     else:
         assert all(terms <= set(line) for line in lines)
-    model = load_student(out / "model")
+    model = load_encoder(out / "model")
     assert model.join.kind == kind
     assert sum(p.numel() for p in model.parameters()) == result["parameters"]
     assert json.loads((out / "result.json").read_text())["model"] == kind
@@ -98,7 +103,9 @@ def test_each_model_has_its_own_objectives(
 def test_text_without_images_is_mixed_in(
     settings: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
-    config = changed(settings, model="vlbert", text=(str(place / "text.txt"),), max_length=24)
+    config = replace_settings(
+        settings, model="vlbert", text=(str(place / "text.txt"),), max_length=24
+    )
     pretrain(config, replace(STEPS, steps=12, batch=4), tmp_path)
     seen = ["masked_regions" in line for line in log_of(tmp_path)]
     assert 0 < sum(seen) < 12
@@ -107,7 +114,9 @@ def test_text_without_images_is_mixed_in(
 def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
     settings: PretrainConfig, tmp_path: Path
 ) -> None:
-    pretrain(changed(settings, model="vlbert", related=True), replace(STEPS, batch=4), tmp_path)
+    pretrain(
+        replace_settings(settings, model="vlbert", related=True), replace(STEPS, batch=4), tmp_path
+    )
     assert {"mlm", "masked_regions", "sentence_image"} <= set(log_of(tmp_path)[0])
 
 
@@ -116,13 +125,13 @@ def test_vlberts_first_version_also_asks_whether_image_and_caption_are_related(
     [
         ({"sentence_image": False}, {"sentence_image"}, 0),
         ({"early_fusion": False}, set(), 16),
-        ({"random_start": True}, set(), 0),
+        ({"random_init": True}, set(), 0),
     ],
 )
 def test_visualberts_ablations(
     change: dict, missing: set[str], parts: int, settings: PretrainConfig, tmp_path: Path
 ) -> None:
-    pretrain(changed(settings, **change), replace(STEPS, batch=4), tmp_path)
+    pretrain(replace_settings(settings, **change), replace(STEPS, batch=4), tmp_path)
     assert set(log_of(tmp_path)[0]).isdisjoint(missing)
     names = load_file(tmp_path / "model" / "join.safetensors")
     assert sum(name.startswith("fusion.") for name in names) == parts
@@ -133,11 +142,14 @@ def test_an_epoch_is_one_of_the_images(
 ) -> None:
     """B5: four kinds of steps over the same 16 images are one epoch of them; text beside them is none."""
     once = replace(STEPS, steps=0, epochs=1, batch=4)
-    settings = changed(settings, epoch_of="images")
-    assert pretrain(changed(settings, model="uniter"), once, tmp_path / "uniter")["steps"] == 4
-    alone = changed(settings, model="vlbert", max_length=24)
+    settings = replace_settings(settings, epoch_unit="images")
+    assert (
+        pretrain(replace_settings(settings, model="uniter"), once, tmp_path / "uniter")["steps"]
+        == 4
+    )
+    alone = replace_settings(settings, model="vlbert", max_length=24)
     assert pretrain(alone, once, tmp_path / "alone")["steps"] == 4
-    with_text = changed(alone, text=(str(place / "text.txt"),))
+    with_text = replace_settings(alone, text=(str(place / "text.txt"),))
     assert pretrain(with_text, once, tmp_path / "text")["steps"] == 8
 
 
@@ -147,11 +159,11 @@ def test_steps_of_an_epoch() -> None:
     more: Any = range(20)
     texts: Any = range(1000)
     kinds = [DataSource(images, ratio) for ratio in (2, 2, 1, 1)]
-    assert epoch_steps(kinds, 4) == 10
-    assert epoch_steps([*kinds, DataSource(more, 3)], 4) == 15
-    assert epoch_steps([*kinds, DataSource(texts, 6, counts=False)], 4) == 20
-    assert steps_of([*kinds, DataSource(texts, 6, counts=False)], 4, 1.5) == 30
-    assert SamplePlan(kinds, 4, 25, seed=0).covered() == 2.5
+    assert steps_per_epoch(kinds, 4) == 10
+    assert steps_per_epoch([*kinds, DataSource(more, 3)], 4) == 15
+    assert steps_per_epoch([*kinds, DataSource(texts, 6, counts_towards_epoch=False)], 4) == 20
+    assert count_steps([*kinds, DataSource(texts, 6, counts_towards_epoch=False)], 4, 1.5) == 30
+    assert FixedSizeBatchPlan(kinds, 4, 25, seed=0).covered_epochs() == 2.5
 
 
 @pytest.mark.parametrize("kind", ["vlbert", "uniter"])
@@ -161,22 +173,24 @@ def test_a_store_without_classes(
     """B10: VL-BERT would be left with masked words alone, and says so; UNITER has two other objectives and notes it."""
     names = [f"{i:03d}" for i in range(16)]
     bare = str(store(tmp_path / "bare", names, classes=0))
-    config = changed(settings, model=kind, regions=bare)
+    config = replace_settings(settings, model=kind, regions=bare)
     brief = replace(STEPS, batch=4)
     if kind == "vlbert":
         with pytest.raises(InputError, match="this store has none") as told:
             pretrain(config, brief, tmp_path / "refused")
         assert "\n" not in str(told.value)
-        result = pretrain(changed(config, region_classes="none"), brief, tmp_path / "words")
+        result = pretrain(
+            replace_settings(config, region_classes="none"), brief, tmp_path / "words"
+        )
         assert (result["objectives"], homes.apart(result["notes"])) == (["masked_lm"], [])
         return
     pretrain(config, brief, tmp_path / "noted")
     (note,) = homes.apart(json.loads((tmp_path / "noted/result.json").read_text())["notes"])
     assert "masked_regions or hard_regions: the store's regions have no classes" in note
-    rich = changed(settings, model=kind, region_classes="none")
+    rich = replace_settings(settings, model=kind, region_classes="none")
     (note,) = homes.apart(pretrain(rich, brief, tmp_path / "none")["notes"])
     assert note.endswith(": --region-classes none")
-    every = pretrain(changed(settings, model=kind), brief, tmp_path / "all")
+    every = pretrain(replace_settings(settings, model=kind), brief, tmp_path / "all")
     assert not homes.apart(every["notes"])
 
 
@@ -185,21 +199,23 @@ def test_regions_are_classified_by_their_best_class(
     kind: str, settings: PretrainConfig, tmp_path: Path
 ) -> None:
     """B11: the papers' hard label, and a region head of a task that starts from what it trained."""
-    config = changed(settings, model=kind, region_classes="hard")
+    config = replace_settings(settings, model=kind, region_classes="hard")
     result = pretrain(config, replace(STEPS, steps=30, batch=4), tmp_path)
     assert "hard_regions" in result["objectives"]
     assert "masked_regions" not in result["objectives"]
     assert any("hard_regions" in line for line in log_of(tmp_path))
-    model = load_student(tmp_path / "model")
-    head = instances("vision_language", Architecture)[kind].heads["refcoco+"](
+    model = load_encoder(tmp_path / "model")
+    head = registered("vision_language", Architecture)[kind].heads["refcoco+"](
         HeadContext(model.sizes, RegionSelection())
     )
-    assert [load_head(tmp_path / "model", layer, name) for layer, name in head.starts()] == [
+    assert [
+        load_head(tmp_path / "model", layer, name) for layer, name in head.pretrained_layers()
+    ] == [
         False,
         True,
     ]
     stored = load_file(tmp_path / "model" / HEADS)["hard_regions.head.0.weight"]
-    assert torch.equal(head.starts()[0][0].weight, stored)  # type: ignore[arg-type]
+    assert torch.equal(head.pretrained_layers()[0][0].weight, stored)  # type: ignore[arg-type]
 
 
 def test_regions_of_another_backbone_are_refused(
@@ -208,7 +224,7 @@ def test_regions_of_another_backbone_are_refused(
     """F4: features of the same width that another backbone made; what made them travels with the model."""
     brief = replace(STEPS, batch=4)
     folder = vqa(tmp_path / "vqa")
-    splits = [VQA.at(folder).read(folder, split) for split in ("train", "val")]
+    splits = [VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val")]
     names = images_of(*splits)
     captioned = [f"{i:03d}" for i in range(16)]
     stores = {
@@ -216,10 +232,10 @@ def test_regions_of_another_backbone_are_refused(
         for backbone in ("resnet", "vit")
     }
     out = tmp_path / "pretrained"
-    pretrain(changed(settings, model="uniter", regions=stores["resnet"]), brief, out)
+    pretrain(replace_settings(settings, model="uniter", regions=stores["resnet"]), brief, out)
     made = {"identity": "hash of resnet", "made_by": "resnet"}
     assert json.loads((out / "model" / "join.json").read_text())["regions_from"] == made
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(out / "model"),
         task="vqa",
@@ -230,15 +246,19 @@ def test_regions_of_another_backbone_are_refused(
     message = "made by vit, the model learned from resnet"
     with pytest.raises(InputError, match=message) as told:
         finetune(config, brief, tmp_path / "other")
-    assert "\n" not in str(told.value) and "--other-regions" in str(told.value)
-    second = changed(settings, model="uniter", student=str(out / "model"), regions=stores["vit"])
+    assert "\n" not in str(told.value) and "--allow-region-mismatch" in str(told.value)
+    second = replace_settings(
+        settings, model="uniter", student=str(out / "model"), regions=stores["vit"]
+    )
     with pytest.raises(InputError, match=message):
         pretrain(second, brief, tmp_path / "second")
-    finetune(changed(config, other_regions=True), brief, tmp_path / "accepted")
-    finetune(changed(config, regions=stores["resnet"]), brief, tmp_path / "same")
+    finetune(replace_settings(config, allow_region_mismatch=True), brief, tmp_path / "accepted")
+    finetune(replace_settings(config, regions=stores["resnet"]), brief, tmp_path / "same")
     tuned = tmp_path / "same" / "seed-0" / "model"
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
-    new = changed(config, model=str(place / "bert"), join="uniter", regions=stores["resnet"])
+    new = replace_settings(
+        config, model=str(place / "bert"), join="uniter", regions=stores["resnet"]
+    )
     finetune(new, brief, tmp_path / "new")
     tuned = tmp_path / "new" / "seed-0" / "model"
     assert json.loads((tuned / "join.json").read_text())["regions_from"] == made
@@ -248,11 +268,11 @@ def test_a_tasks_own_texts_are_a_phase(
     settings: PretrainConfig, trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
     folder = vqa(tmp_path / "vqa")
-    texts = task_texts(VQA.at(folder), folder)
-    assert (texts[0].text, texts[0].pair) == ("what is it 0?", "dog")
+    texts = task_texts(VQA.with_answers_of(folder), folder)
+    assert (texts[0].text, texts[0].text_pair) == ("what is it 0?", "dog")
     names = images_of(texts)
     own = store(tmp_path / "images", names)
-    config = changed(
+    config = replace_settings(
         settings,
         student=str(trained["visualbert"][0] / "model"),
         captions="",
@@ -270,14 +290,14 @@ def test_a_phase_on_the_texts_of_two_splits(
 ) -> None:
     """B17: before scores of the server, which learn from train and val."""
     folder = vqa(tmp_path / "vqa")
-    task, splits = VQA.at(folder), ("train", "val")
+    task, splits = VQA.with_answers_of(folder), ("train", "val")
     alone = [task_texts(task, folder, splits=(split,)) for split in splits]
     both = task_texts(task, folder, splits=splits)
     assert both == [*alone[0], *alone[1]] and alone[0] == task_texts(task, folder)
     drawn = unlabelled_texts(task, folder, splits=splits)
     assert [versions[0].id for versions in drawn] == [text.id for text in both]
-    assert drawn[-1][0].pair is None
-    config = changed(
+    assert drawn[-1][0].text_pair is None
+    config = replace_settings(
         settings,
         student=str(trained["visualbert"][0] / "model"),
         captions="",
@@ -291,30 +311,30 @@ def test_a_phase_on_the_texts_of_two_splits(
         "this model has read the right answers of val of vqa: scores there after it are of examples that it knows"
     ]
     with pytest.raises(InputError, match="no labelled split 'test'; there are: train, val"):
-        pretrain(changed(config, train_splits=("test",)), STEPS, tmp_path / "x")
+        pretrain(replace_settings(config, train_splits=("test",)), STEPS, tmp_path / "x")
     with pytest.raises(InputError, match="--train-splits train val: captions have none"):
-        pretrain(changed(settings, train_splits=splits), STEPS, tmp_path / "x")
-    aside = changed(config, train_splits=(), eval_splits=("val",))
+        pretrain(replace_settings(settings, train_splits=splits), STEPS, tmp_path / "x")
+    aside = replace_settings(config, train_splits=(), eval_splits=("val",))
     held = pretrain(aside, replace(STEPS, batch=4), tmp_path / "held")["held"]
     assert held["texts"] == len(alone[1]) and set(held["terms"]) == {"mlm"}
     with pytest.raises(InputError, match="--eval-splits val: is learned from, too"):
-        pretrain(changed(config, eval_splits=("val",)), STEPS, tmp_path / "y")
+        pretrain(replace_settings(config, eval_splits=("val",)), STEPS, tmp_path / "y")
     with pytest.raises(InputError, match="--eval-splits: vqa has no labelled split 'dev'"):
-        pretrain(changed(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
+        pretrain(replace_settings(aside, eval_splits=("dev",)), STEPS, tmp_path / "z")
 
 
 @pytest.mark.parametrize("join", ["visualbert", "uniter"])
 def test_a_model_that_is_joined_already_is_not_joined_again(
     join: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(trained["visualbert"][0] / "model"),
         task="vqa",
         data=str(vqa(tmp_path / "vqa")),
         join=join,
     )
-    with pytest.raises(InputError, match="is a visualbert model already; leave --join out"):
+    with pytest.raises(InputError, match="is a visualbert model already; leave --architecture out"):
         finetune(config, replace(STEPS, batch=4), tmp_path / "out")
 
 
@@ -323,8 +343,10 @@ def test_pixels_reach_the_score(
     kind: str, trained: dict[str, tuple[Path, dict]], tmp_path: Path
 ) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
-    config = configured(
+    names = images_of(
+        *(VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val"))
+    )
+    config = make_settings(
         FinetuneConfig,
         model=str(trained[kind][0] / "model"),
         task="vqa",
@@ -333,7 +355,9 @@ def test_pixels_reach_the_score(
         regions=str(store(tmp_path / "images", names)),
     )
     seen = finetune(config, replace(STEPS, batch=4), tmp_path / "seen")
-    blind = finetune(changed(config, regions=""), replace(STEPS, batch=4), tmp_path / "blind")
+    blind = finetune(
+        replace_settings(config, regions=""), replace(STEPS, batch=4), tmp_path / "blind"
+    )
     assert set(seen["scores"]) == set(blind["scores"])
     outputs = [
         (tmp_path / way / "seed-0" / "predictions_val.jsonl").read_text()
@@ -342,14 +366,16 @@ def test_pixels_reach_the_score(
     assert outputs[0] != outputs[1]
     with pytest.raises(InputError, match="features are 7 wide, the model reads 12"):
         finetune(
-            changed(config, regions=str(store(tmp_path / "o", names, 7))), STEPS, tmp_path / "x"
+            replace_settings(config, regions=str(store(tmp_path / "o", names, 7))),
+            STEPS,
+            tmp_path / "x",
         )
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"student": ""}, "needs --student"),
+        ({"student": ""}, "needs --model"),
         ({"regions": ""}, "needs --regions"),
         ({"captions": ""}, "needs --captions FILE, or --task"),
         ({"task": "vqa"}, "needs --captions FILE, or --task"),
@@ -373,10 +399,10 @@ def test_mistakes_are_named(
         tmp_path / "more.token.txt", (place / "some.token.txt").read_text() + "gone.jpg#0\ta dog\n"
     )
     with pytest.raises(InputError, match=message):
-        pretrain(changed(settings, **change), STEPS, tmp_path / "out")  # type: ignore[arg-type]
+        pretrain(replace_settings(settings, **change), STEPS, tmp_path / "out")  # type: ignore[arg-type]
     if change.get("captions"):
         result = pretrain(
-            changed(settings, **change, skip_missing=True),
+            replace_settings(settings, **change, skip_missing=True),
             replace(STEPS, batch=4),
             tmp_path / "two",
         )  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from groundling.commands.push import COMMAND as push
 from groundling.commands.push import PushConfig
 from groundling.core.errors import InputError
 from groundling.runs.model_card import card, command
-from groundling.settings.training import Sharing
+from groundling.settings.training import HubSettings
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 
@@ -37,7 +37,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     adapt += ["--text", str(folder / "words.txt"), *FEW, "--out", str(folder / "adapted")]
     tune = ["finetune", "--model", str(folder / "student"), "--task", "glue/rte", "--seeds", "2"]
     tune += ["--data", str(folder / "glue"), "--steps", "2", *FEW[2:], "--eval-every", "0.25"]
-    tune += ["--keep", "best"]
+    tune += ["--keep-best"]
     for words in (adapt, [*tune, "--out", str(folder / "tuned")]):
         assert main(words) == 0
     return folder
@@ -80,7 +80,7 @@ def test_a_fine_tuning_says_its_scores_and_what_flatters_them(place: Path, hub: 
     result = json.loads((place / "tuned/result.json").read_text())
     assert f"| median: dev: accuracy | {result['median']['dev']['accuracy']:.4g} |" in card
     assert "scores on dev are flattered" in card
-    assert "--eval-every 0.25 --keep best" in card
+    assert "--eval-every 0.25 --keep-best" in card
     assert str(place) not in card
 
 
@@ -103,7 +103,7 @@ def test_a_hub_id_is_named_as_the_base(place: Path, tmp_path: Path, hub: hubs.Hu
     assert "--student google-bert/bert-base-uncased" in hub.cards["me/bert"]
 
 
-@pytest.mark.parametrize("kind", ["adapt", "finetune", "pretrain", "teach"])
+@pytest.mark.parametrize("kind", ["adapt", "finetune", "pretrain", "train-clip"])
 def test_every_command_that_saves_has_a_card(kind: str, tmp_path: Path) -> None:
     settings = COMMANDS[kind].settings
     own, training = settings["_own"], settings["_train"]
@@ -182,7 +182,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
     hub.known = False
     assert main(words) == 2
     assert "no token found); log in with `hf auth login`" in capsys.readouterr().err
-    monkeypatch.setattr("groundling.models.hub.is_there", lambda: False)
+    monkeypatch.setattr("groundling.models.hub.is_hub_reachable", lambda: False)
     assert main(words) == 2
     assert "the hub does not answer" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
@@ -194,7 +194,7 @@ def test_no_login_and_no_hub_are_told_before_the_run(
             save_model=False,
             push_to_hub="me/x",
         )
-    assert Sharing() == Sharing(push_to_hub="", private=False)
+    assert HubSettings() == HubSettings(push_to_hub="", private=False)
 
 
 def test_what_cannot_be_pushed_is_named(place: Path, tmp_path: Path, hub: hubs.Hub) -> None:
@@ -217,7 +217,10 @@ def test_a_card_tells_no_folder_of_this_machine_whose_name_has_an_equals_sign() 
     texts = ["/home/me/lr=1/t.txt=2", "/home/me/u.txt", "data/v.txt=3"]
     given = {"text": texts, "held": ["~/a=b/held.txt"], "student": "me/bert", "train": {}}
     told = command({"kind": "adapt", "config": given}, {"data/v.txt"}, (AdaptConfig(), ADAPTING))
-    assert told == "groundling adapt --student me/bert --text t.txt=2 u.txt v.txt=3 --held held.txt"
+    assert (
+        told
+        == "groundling adapt --student me/bert --text t.txt=2 u.txt v.txt=3 --eval-text held.txt"
+    )
     regions = {"regions": ["train=/home/me/k=3/store"], "train": {}}
     assert command(
         {"kind": "finetune", "config": regions}, set(), (FinetuneConfig(), TUNING)

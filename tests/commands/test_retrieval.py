@@ -24,9 +24,16 @@ import groundling.stats.retrieval
 from groundling.cli import main
 from groundling.commands.retrieve import COMMAND as retrieve
 from groundling.commands.retrieve import RetrieveConfig
-from groundling.data.captions.captions import joined
-from groundling.models.clip import ClipImage
-from groundling.stats.retrieval import TO_IMAGE, TO_TEXT, chance, compared, ranks, recall
+from groundling.data.captions.captions import join_captions
+from groundling.models.clip import ClipImageTower
+from groundling.stats.retrieval import (
+    TO_IMAGE,
+    TO_TEXT,
+    chance_recall,
+    compare_recall,
+    recall_scores,
+    retrieval_ranks,
+)
 
 NAMES = [f"{number}.png" for number in range(6)]
 COUNTS = [2, 1, 3, 2, 2, 2]
@@ -63,24 +70,24 @@ def test_ranks_are_those_of_the_rule_in_blocks_and_at_once(
     # Few different numbers, so that many scores are exactly equal.
     texts = rng.integers(-1, 2, (first[-1], 3)).astype(np.float32)
     images = rng.integers(-1, 2, (len(COUNTS), 3)).astype(np.float32)
-    found = ranks(texts, images, first)
+    found = retrieval_ranks(texts, images, first)
     of_text, of_image = plain_ranks(texts @ images.T, first)
-    assert found.text.tolist() == of_text
-    assert found.image.tolist() == of_image
+    assert found.text_to_image.tolist() == of_text
+    assert found.image_to_text.tolist() == of_image
     assert len(set(of_text)) > 3 and len(set(of_image)) > 2
 
 
 @pytest.mark.parametrize("value", [1.0, np.nan])
 def test_an_encoder_that_tells_nothing_apart_finds_nothing(value: float) -> None:
     first = np.cumsum([0, *[2] * 12])
-    found = ranks(np.full((24, 2), value), np.ones((12, 2)), first)
-    assert recall(found.text) == {"r@1": 0, "r@5": 0, "r@10": 0, "median_rank": 12}
-    assert recall(found.image)["r@10"] == 0
+    found = retrieval_ranks(np.full((24, 2), value), np.ones((12, 2)), first)
+    assert recall_scores(found.text_to_image) == {"r@1": 0, "r@5": 0, "r@10": 0, "median_rank": 12}
+    assert recall_scores(found.image_to_text)["r@10"] == 0
 
 
 def test_chance_is_the_mean_over_all_orders() -> None:
     first = np.cumsum([0, 1, 3, 2])
-    expected = chance(first)
+    expected = chance_recall(first)
     owner = np.repeat([0, 1, 2], [1, 3, 2])
     places = []
     for order in itertools.permutations(range(6)):
@@ -90,7 +97,7 @@ def test_chance_is_the_mean_over_all_orders() -> None:
     assert expected[TO_TEXT]["r@5"] == pytest.approx(100 * np.mean(np.array(places) <= 5), abs=0.01)
     assert expected[TO_TEXT]["median_rank"] == np.median(places)
     assert expected[TO_IMAGE] == {"r@1": 33.33, "r@5": 100, "r@10": 100, "median_rank": 2}
-    flickr = chance(np.arange(0, 5001, 5))  # as in docs/results.md
+    flickr = chance_recall(np.arange(0, 5001, 5))  # as in docs/results.md
     assert flickr[TO_IMAGE] == {"r@1": 0.1, "r@5": 0.5, "r@10": 1.0, "median_rank": 500}
     assert flickr[TO_TEXT]["r@10"] == pytest.approx(1.0, abs=0.01)
 
@@ -102,7 +109,7 @@ def test_a_difference_is_judged_by_pairs_of_images() -> None:
     ours = np.where(
         rng.random(600) < 0.1, 1, theirs
     )  # a tenth is found at once, the rest as before
-    told = compared(ours, theirs, image)
+    told = compare_recall(ours, theirs, image)
     gap = 100 * ((ours <= 10).mean() - (theirs <= 10).mean())
     assert told["r@10"]["value"] == pytest.approx(gap, abs=0.01)
     by_image = ((ours <= 10).astype(float) - (theirs <= 10)).reshape(200, 3).mean(1)
@@ -112,22 +119,24 @@ def test_a_difference_is_judged_by_pairs_of_images() -> None:
     assert told["r@10_ratio"]["value"] == pytest.approx(
         (ours <= 10).mean() / (theirs <= 10).mean(), abs=1e-3
     )
-    same = compared(theirs, theirs, image)
+    same = compare_recall(theirs, theirs, image)
     assert same["r@1"] == {"value": 0, "interval": [0, 0]}
     assert same["r@10_ratio"] == {"value": 1, "interval": [1, 1]}
-    never = compared(ours, np.full(600, 40), image)
+    never = compare_recall(ours, np.full(600, 40), image)
     assert never["r@10_ratio"] == {"value": None, "interval": None}
-    rarely = compared(ours, np.where(np.arange(600) == 5, 1, 40), image)
+    rarely = compare_recall(ours, np.where(np.arange(600) == 5, 1, 40), image)
     assert rarely["r@10_ratio"]["value"] > 1
     assert rarely["r@10_ratio"]["interval"] is None
-    assert compared(ours, theirs, image, seed=1)["r@10"]["interval"] != told["r@10"]["interval"]
+    assert (
+        compare_recall(ours, theirs, image, seed=1)["r@10"]["interval"] != told["r@10"]["interval"]
+    )
 
 
 def test_captions_are_joined_in_their_order() -> None:
     captions = ["a dog", "a cat .", "two?", "it runs", "no"]
-    assert joined(captions, 2) == ("a dog. a cat .", "two? it runs.", "no.")
-    assert joined(captions, 9) == ("a dog. a cat . two? it runs. no.",)
-    assert joined(captions, 1) == tuple(captions)
+    assert join_captions(captions, 2) == ("a dog. a cat .", "two? it runs.", "no.")
+    assert join_captions(captions, 9) == ("a dog. a cat . two? it runs. no.",)
+    assert join_captions(captions, 1) == tuple(captions)
 
 
 # -- the command -----------------------------------------------------------------------------------------------------
@@ -216,11 +225,11 @@ def test_both_sides_find_what_transformers_finds(place: Path, tmp_path: Path, ca
         ("student", student_texts(place, texts)),
     ):
         of_text, of_image = plain_ranks(vectors @ seen.T, first)
-        assert result[side][TO_IMAGE] == recall(np.array(of_text))
-        assert result[side][TO_TEXT] == recall(np.array(of_image))
+        assert result[side][TO_IMAGE] == recall_scores(np.array(of_text))
+        assert result[side][TO_TEXT] == recall_scores(np.array(of_image))
         assert result[side]["truncated_texts"] == 0
     assert result["model"][TO_IMAGE] != result["student"][TO_IMAGE]
-    assert result["chance"] == chance(first)
+    assert result["chance"] == chance_recall(first)
     gap = result["student"][TO_IMAGE]["r@1"] - result["model"][TO_IMAGE]["r@1"]
     told = result["student_less_model"][TO_IMAGE]["r@1"]
     assert told["value"] == pytest.approx(gap, abs=0.011)
@@ -246,8 +255,8 @@ def test_a_siglip_is_searched_too(place: Path, tmp_path: Path) -> None:
         vectors = F.normalize(model.get_text_features(inputs.input_ids).pooler_output, dim=-1)
     scores = vectors.numpy() @ pictures(place, "siglip").T
     of_text, of_image = plain_ranks(scores, np.cumsum([0, *COUNTS]))
-    assert result["model"][TO_IMAGE] == recall(np.array(of_text))
-    assert result["model"][TO_TEXT] == recall(np.array(of_image))
+    assert result["model"][TO_IMAGE] == recall_scores(np.array(of_text))
+    assert result["model"][TO_TEXT] == recall_scores(np.array(of_image))
 
 
 def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
@@ -266,7 +275,7 @@ def test_long_texts_are_cut_by_the_model_and_not_by_the_student(
     assert f"{cut} truncated: student" in capsys.readouterr().out
     own = retrieve(replace(config, max_length=8), tmp_path / "less")["student"]
     assert (own["max_length"], own["truncated_texts"]) == (8, 7)
-    whole = retrieve(replace(config, windows=0), tmp_path / "whole")
+    whole = retrieve(replace(config, max_windows=0), tmp_path / "whole")
     assert whole["model"]["truncated_texts"] == 0
     assert whole["student"] == result["student"]
     assert "of_texts_the_model_truncates" not in whole
@@ -281,7 +290,7 @@ def test_features_that_stay_are_not_computed_again(
     def never(*_: object) -> None:
         raise AssertionError("an image is read again")
 
-    monkeypatch.setattr(ClipImage, "forward", never)
+    monkeypatch.setattr(ClipImageTower, "forward", never)
     again = retrieve(replace(config, student=str(place / "student")), tmp_path / "b")
     assert again["model"] == result["model"]
 
@@ -338,7 +347,7 @@ def test_bad_images_and_captions_are_one_line(place: Path, tmp_path: Path, capsy
     )
     listing = put(tmp_path / "list.txt", "7.png\n")
     assert "names none of the captioned images" in refused(
-        place, out, capsys, "--listing", str(listing)
+        place, out, capsys, "--image-list", str(listing)
     )
 
 
@@ -351,10 +360,12 @@ def test_bad_settings_and_students_are_one_line(place: Path, tmp_path: Path, cap
     plain = homes.student(tmp_path / "bert")
     said = refused(place, out, capsys, "--student", str(plain))
     assert "modules.json is missing" in said
-    assert "--join-captions = 0, expected at least 1" in refused(
-        place, out, capsys, "--join-captions", "0"
+    assert "--captions-per-text = 0, expected at least 1" in refused(
+        place, out, capsys, "--captions-per-text", "0"
     )
-    assert "--windows = -1, expected at least 0" in refused(place, out, capsys, "--windows", "-1")
+    assert "--max-windows = -1, expected at least 0" in refused(
+        place, out, capsys, "--max-windows", "-1"
+    )
     assert "--max-length 9: is for --student" in refused(place, out, capsys, "--max-length", "9")
     assert "retrieve needs --images" in refused(place, out, capsys, "--images", "")
     assert "no CLIP-like image side" in refused(place, out, capsys, "--model", str(plain))

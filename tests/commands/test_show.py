@@ -20,7 +20,7 @@ from groundling.commands.data import ShowConfig
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
 from groundling.runs.folder import clear_prepared
-from groundling.teachers.dataset import cache_folder
+from groundling.teachers.feature_cache import cache_folder
 from groundling.vision.show import COLOURS, show_regions
 
 BOXES = np.array([[0, 0, 1, 1], [0.25, 0.5, 0.75, 1], [0, 0, 0.5, 0.5]])
@@ -39,7 +39,7 @@ def store(tmp_path: Path) -> Path:
             confidence=np.array([1, 0.91, 0.5]),
             features=np.zeros((3, 4), np.float32),
             classes=CLASSES,
-            whole=True,
+            has_whole_image=True,
         )
         for name in ("holiday/beach", "grün")
     ]

@@ -14,7 +14,7 @@ from homes import STEPS, put
 from safetensors.torch import load_file
 
 from groundling.cli import main
-from groundling.command_line.names import published as reported
+from groundling.command_line.registered_names import published_scores as reported
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import run as adapting
 from groundling.commands.compare import COMMAND as compare
@@ -23,7 +23,7 @@ from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.training.loop import train
 
 SWEEPS = sorted((Path(__file__).parents[2] / "sweeps").glob("*.toml"))
@@ -89,7 +89,7 @@ model = "joint of all, two layers"
 
 [variants."tower"]
 model = "teacher"
-tune = {{ max_train = 12, batch = 4 }}
+tune = {{ limit_train = 12, batch = 4 }}
 """
 
 # -- files -----------------------------------------------------------------------------------------------------------
@@ -99,23 +99,23 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
     file = tmp_path / "s.toml"
     file.write_text(FILE.format(more="") + 'steps = 5\nlr = 1\ntext = ["a", "b"]\n')
     found = read_sweep(file)
-    base = configured(
+    base = make_settings(
         AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
     )
-    assert found.variants[0].adapt == changed(base, arm="mlm")
-    assert found.variants[1].adapt == changed(base, arm="xdbert", save_joint=True)
+    assert found.variants[0].adapt == replace_settings(base, arm="mlm")
+    assert found.variants[1].adapt == replace_settings(base, arm="xdbert", save_joint=True)
     assert found.variants[1].train == replace(ADAPTING, steps=2, batch=8, cpu=True)
     assert found.variants[3].train == replace(ADAPTING, steps=5, lr=1, batch=8, cpu=True)
     assert found.variants[3].adapt.text == ("a", "b")
-    assert found.variants[3].tune == (("max_train", 12), ("batch", 4))
+    assert found.variants[3].tune_settings == (("limit_train", 12), ("batch", 4))
     (only,) = found.tunings
     settings, training = only.of(found.variants[3])
     assert (settings, training) == (
-        replace(only.finetune, max_train=12),
+        replace(only.finetune, limit_train=12),
         replace(only.train, batch=4),
     )
     assert only.of(found.variants[0]) == (only.finetune, only.train)
-    tuning = configured(FinetuneConfig, task="glue/rte", data="glue", max_length=64)
+    tuning = make_settings(FinetuneConfig, task="glue/rte", data="glue", max_length=64)
     assert only.finetune == replace(tuning, save_model=False)
     assert only.train == replace(TUNING, steps=2, batch=8, cpu=True)
     assert (found.seeds, found.adapt_every_seed) == (2, False)
@@ -137,10 +137,10 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
         ),
         (("seeds = 2", "seed = 2"), "unknown key 'seed'; there are: adapt"),
         (
-            ("max_train = 12", "arm = 3"),
+            ("limit_train = 12", "arm = 3"),
             r'\[variants\."tower"\]\.tune: unknown key \'arm\'; there are: acc',
         ),
-        (("tune = { max_train = 12, batch = 4 }", "tune = 3"), r"tune: 3, expected a table"),
+        (("tune = { limit_train = 12, batch = 4 }", "tune = 3"), r"tune: 3, expected a table"),
         (("seeds = 2", "seeds ="), r"not valid TOML, .*line 2"),
         (('[tasks."glue/rte"]', "[task]"), "unknown key 'task'"),
         (('data = "glue"', ""), r"glue/rte needs `data`"),
@@ -162,7 +162,7 @@ def test_a_file_fills_the_settings_the_flags_fill(tmp_path: Path) -> None:
             r"s.toml, \[tasks\.\"glue/rte\"\]: model = 'student'; a model belongs",
         ),
         (
-            ("max_train = 12", 'model = "student"'),
+            ("limit_train = 12", 'model = "student"'),
             r'\[variants\."tower"\]\.tune: model = \'student\'; a model belongs',
         ),
         (
@@ -225,7 +225,7 @@ def test_the_shipped_sweeps_can_be_read(file: Path) -> None:
     joints = {
         v.model.removeprefix("joint of ") for v in found.variants if v.model.startswith("joint of ")
     }
-    assert joints <= {v.name for v in found.variants if v.adapt.crossing.save_joint}
+    assert joints <= {v.name for v in found.variants if v.adapt.cross_modal.save_joint}
 
 
 # -- runs ------------------------------------------------------------------------------------------------------------
@@ -307,7 +307,7 @@ def test_every_seed_may_adapt_anew(place: Path, trained: list[str]) -> None:
 def test_compare_is_the_simplest_sweep(
     place: Path, trained: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    settings = configured(
+    settings = make_settings(
         AdaptConfig, student="student", teacher="teacher", text=("text.txt",), max_length=64
     )
     config = CompareConfig(
@@ -321,7 +321,7 @@ def test_compare_is_the_simplest_sweep(
     assert not re.search(r"(src|href)\s*=\s*[\"']?(https?:)?//", page)
     trained.clear()
     alone = compare(
-        changed(config, arms=("mlm",), control=False),
+        replace_settings(config, arms=("mlm",), control=False),
         settings,
         STEPS,
         replace(STEPS, steps=2),
@@ -329,7 +329,7 @@ def test_compare_is_the_simplest_sweep(
     )
     assert (trained, alone["verdicts"]) == ([], [])
     with pytest.raises(InputError, match="compare needs --"):
-        compare(changed(config, tasks=()), settings, STEPS, STEPS, "out")
+        compare(replace_settings(config, tasks=()), settings, STEPS, STEPS, "out")
 
 
 TWO_TASKS = """
@@ -480,18 +480,18 @@ def test_a_sweeps_file_names_columns_of_ones_own_file(
 def test_compare_takes_ones_own_file(place: Path, trained: list[str]) -> None:
     # F9
     own_csv(place / "my.csv")
-    settings = configured(AdaptConfig, student="student", text=("text.txt",), max_length=64)
-    config = configured(
+    settings = make_settings(AdaptConfig, student="student", text=("text.txt",), max_length=64)
+    config = make_settings(
         CompareConfig, arms=("mlm",), data="my.csv", text="question", label="answer", max_length=64
     )
     one = replace(STEPS, steps=1)
-    result = compare(changed(config, seeds=1), settings, one, one, "out")
+    result = compare(replace_settings(config, seeds=1), settings, one, one, "out")
     assert list(result["scores"]["mlm"]) == ["my"]
     assert trained[-1] == "out/mlm/my/seed-0"
     with pytest.raises(
         InputError, match="--label answer makes a task of your own file; leave it or --tasks out"
     ):
-        compare(changed(config, tasks=("glue/rte",)), settings, one, one, "out")
+        compare(replace_settings(config, tasks=("glue/rte",)), settings, one, one, "out")
 
 
 def test_e14_a_sweep_with_a_number_of_thousands_of_digits(tmp_path: Path) -> None:

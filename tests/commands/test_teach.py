@@ -1,4 +1,4 @@
-"""`teach` on a tiny rendered world: a stock CLIP, its retrieval, its listings."""
+"""`train-clip` on a tiny rendered world: a stock CLIP, its retrieval, its listings."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import torch
 from homes import STEPS, Killed, digests, never, put
 from transformers import AutoTokenizer, CLIPModel
 
-from groundling.commands.teach import COMMAND as teach
-from groundling.commands.teach import TeachConfig
-from groundling.commands.teach import run as teaching
+from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import TeachConfig
+from groundling.commands.train_clip import run as teaching
 
 
 def weights(model: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -107,8 +107,8 @@ def test_teach_keeps_to_its_listings(teaching_config: TeachConfig, tmp_path: Pat
     ]
     config = replace(
         teaching_config,
-        listing=str(put(tmp_path / "train.txt", "\n".join(images[:24]))),
-        eval_listing=str(put(tmp_path / "test.txt", "\n".join(images[24:31]))),
+        image_list=str(put(tmp_path / "train.txt", "\n".join(images[:24]))),
+        eval_image_list=str(put(tmp_path / "test.txt", "\n".join(images[24:31]))),
         eval_captions="",
     )
     result = teach(config, replace(STEPS, steps=1), tmp_path / "out")

@@ -16,8 +16,8 @@ from homes import put
 from groundling.check import check
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.adapt.evaluation import learned, length_note, match_by_length
-from groundling.commands.adapt.run import reading_of
+from groundling.commands.adapt.evaluation import evaluate_objectives, length_note, match_by_length
+from groundling.commands.adapt.run import text_layout_of
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.predict import COMMAND as predict
@@ -28,18 +28,18 @@ from groundling.core.metrics import ACCURACY, ACCURACY_AND_F1, F1
 from groundling.core.output_types import RegionSelection
 from groundling.core.rng import generator
 from groundling.data.corpora.files import full_blocks
-from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
-from groundling.data.text.words import Lexicon, told_by_length
-from groundling.models.task_heads import HeadContext, RawFirst
-from groundling.objectives.clip_tokens import ClipTokens
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
+from groundling.data.text.words import Lexicon, length_auc
+from groundling.models.task_heads import HeadContext, UnpooledClsHead
+from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.prediction.description import described
-from groundling.settings.fields import changed, configured
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.prediction.model_description import read_description
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainConfig
 from groundling.tasks.glue import RTE
-from groundling.training.batch_sampler import Corruption, Neighbours
-from groundling.vision_language.loading import RAW, new_head
+from groundling.training.batch_sampler import LengthNeighbours, SampleCorruptor
+from groundling.vision_language.loading import RAW, make_task_head
 
 TWO = TrainConfig(steps=2, batch=4, cpu=True)
 WINDOWS = math.ceil(693 / toys.WINDOW)
@@ -52,7 +52,7 @@ WINDOWS = math.ceil(693 / toys.WINDOW)
 @pytest.mark.parametrize("pieces", [5, 14, 30])
 def test_blocks_have_exactly_as_many_pieces(pieces: int, bert_tokenizer) -> None:
     """A4: the paper's blocks are of exactly 512; words are cut for it where they must be, and nothing is lost."""
-    engine = backend(bert_tokenizer)
+    engine = backend_tokenizer(bert_tokenizer)
     texts = [*toys.sentences()[:80], "unbelievableness " * 3]
     units = list(full_blocks(texts, Lexicon(engine), pieces))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
@@ -62,7 +62,7 @@ def test_blocks_have_exactly_as_many_pieces(pieces: int, bert_tokenizer) -> None
 
 @pytest.mark.parametrize("kind", ["roberta", "siglip"])
 def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
-    engine = backend(request.getfixturevalue(f"{kind}_tokenizer"))
+    engine = backend_tokenizer(request.getfixturevalue(f"{kind}_tokenizer"))
     texts = [*toys.sentences()[:40], "🎈" * 5, "naïveté"]
     units = list(full_blocks(texts, Lexicon(engine), 12))
     counts = [len(engine.encode(unit, add_special_tokens=False).ids) for unit in units]
@@ -72,13 +72,17 @@ def test_other_tokenizers_blocks_are_never_too_long(kind: str, request) -> None:
 
 
 def test_a_letter_of_more_pieces_than_a_block_has_does_not_stop_it(roberta_tokenizer) -> None:
-    assert "".join(full_blocks(["a🎈b"], Lexicon(backend(roberta_tokenizer)), 1)) == "a🎈b"
+    assert (
+        "".join(full_blocks(["a🎈b"], Lexicon(backend_tokenizer(roberta_tokenizer)), 1)) == "a🎈b"
+    )
 
 
 def test_which_arms_read_blocks_and_of_what_length() -> None:
-    assert reading_of("auto", 0, 0, True, 512) == reading_of("auto", 0, 0, True, 8192)
+    assert text_layout_of("auto", 0, 0, True, 512) == text_layout_of("auto", 0, 0, True, 8192)
     found = [
-        reading_of("auto", 0, 0, joint, longest) for joint in (True, False) for longest in (512, 32)
+        text_layout_of("auto", 0, 0, joint, longest)
+        for joint in (True, False)
+        for longest in (512, 32)
     ]
     assert [(one.form, one.max_length, one.windows(77), one.windows(20)) for one in found] == [
         ("blocks", 512, 9, 35),
@@ -86,13 +90,13 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
         ("lines", 128, 0, 0),
         ("lines", 32, 0, 0),
     ]
-    told = reading_of("lines", 40, 3, True, 512)
+    told = text_layout_of("lines", 40, 3, True, 512)
     assert (told.form, told.max_length, told.windows(77)) == ("lines", 40, 3)
     assert (
         found[0].note("xdbert", 9) == "xdbert reads blocks of 512 pieces, in at most 9 CLIP windows"
     )
     assert found[1].note("xdbert", 9).endswith("9 CLIP windows; its paper's have 512")
-    assert "--form blocks" in told.note("xdbert", 3)
+    assert "--text-layout blocks" in told.note("xdbert", 3)
 
 
 # -- lengths -----------------------------------------------------------------------------------------------------------
@@ -101,20 +105,20 @@ def test_which_arms_read_blocks_and_of_what_length() -> None:
 def test_told_by_length_is_the_area_under_the_curve() -> None:
     one = np.array([10, 20, 40, 10, 20, 40])
     same = np.array([True, True, True, False, False, False])
-    assert told_by_length(one, np.array([12, 24, 48, 24, 48, 12]), same) == 1
-    assert told_by_length(one, np.array([12, 24, 48, 12, 24, 48]), same) == 0.5
-    assert math.isnan(told_by_length(one, one, np.ones(6, bool)))
+    assert length_auc(one, np.array([12, 24, 48, 24, 48, 12]), same) == 1
+    assert length_auc(one, np.array([12, 24, 48, 12, 24, 48]), same) == 0.5
+    assert math.isnan(length_auc(one, one, np.ones(6, bool)))
     rng = np.random.default_rng(0)
     one, other = rng.integers(1, 50, (2, 60))
     same = rng.random(60) < 0.5
     mismatch = np.abs(np.log(one / other) - np.median(np.log(one / other)[same]))
     right, wrong = mismatch[same][:, None], mismatch[~same]
     expected = np.mean((right < wrong) + 0.5 * (right == wrong))
-    assert told_by_length(one, other, same) == pytest.approx(expected)
+    assert length_auc(one, other, same) == pytest.approx(expected)
 
 
 def test_neighbours_are_of_about_the_same_length(samples) -> None:
-    near = Neighbours(samples)
+    near = LengthNeighbours(samples)
     rng = generator(0, "near")
     ordered = np.sort(samples.lengths)
     assert np.array_equal(samples.lengths[near.order], ordered)
@@ -124,11 +128,11 @@ def test_neighbours_are_of_about_the_same_length(samples) -> None:
     assert near.reach == 1 + len(samples) // 100
 
 
-def paired(texts: list[str], length: int) -> TextSamples:
+def paired(texts: list[str], length: int) -> TextDataset:
     """Texts for both sides."""
     examples = [Example(f"t:{number}", text) for number, text in enumerate(texts)]
-    windows = WindowInput(toys.clip_words(), 77)
-    return TextSamples(examples, TextInput(toys.bert_words(), length), windows)
+    windows = ClipRowEncoder(toys.clip_words(), 77)
+    return TextDataset(examples, TextRowEncoder(toys.bert_words(), length), windows)
 
 
 @pytest.fixture(scope="module")
@@ -142,32 +146,34 @@ def uneven() -> list[str]:
 def test_lengths_tell_lines_but_neither_like_lines_nor_blocks(cross, uneven: list[str]) -> None:
     """A3: MATCH in lines is nearly solved by counting pieces."""
     lines = paired(uneven, 128)
-    near = match_by_length([Match(cross.sizes, near=True)], lines, 0)
-    far = match_by_length([Match(cross.sizes)], lines, 0)
-    engine = backend(toys.bert_words())
+    near = match_by_length([SameSentencePrediction(cross.sizes, similar_length=True)], lines, 0)
+    far = match_by_length([SameSentencePrediction(cross.sizes)], lines, 0)
+    engine = backend_tokenizer(toys.bert_words())
     blocks = paired(list(full_blocks(uneven, Lexicon(engine), 30)), 32)
     assert far > 0.85
     assert near < 0.6
-    assert match_by_length([Match(cross.sizes)], blocks, 0) < 0.65
-    assert match_by_length([ClipTokens(cross.sizes)], lines, 0) is None
-    assert match_by_length([Match(cross.sizes)], paired(uneven[:19], 128), 0) is None
+    assert match_by_length([SameSentencePrediction(cross.sizes)], blocks, 0) < 0.65
+    assert match_by_length([ClipTokenClassification(cross.sizes)], lines, 0) is None
+    assert (
+        match_by_length([SameSentencePrediction(cross.sizes)], paired(uneven[:19], 128), 0) is None
+    )
     note = length_note(far, "lines")[0]
-    assert f"{far:.2f}" in note and "--form blocks, or --match-negatives length" in note
-    assert "--form blocks" not in length_note(far, "blocks")[0]
+    assert f"{far:.2f}" in note and "--text-layout blocks, or --match-negatives length" in note
+    assert "--text-layout blocks" not in length_note(far, "blocks")[0]
     assert [length_note(one, "lines") for one in (near, None, float("nan"))] == [[], [], []]
 
 
 def test_negatives_of_like_length_are_keyed_other_texts(cross, uneven: list[str]) -> None:
     lines = paired(uneven, 128)
-    match = Match(cross.sizes, near=True)
-    first, again = (Corruption(5)(lines, range(60), 2, [match]) for _ in range(2))
+    match = SameSentencePrediction(cross.sizes, similar_length=True)
+    first, again = (SampleCorruptor(5)(lines, range(60), 2, [match]) for _ in range(2))
     own = lines.get(range(60))
     swapped = [one for one, plain in zip(first, own, strict=True) if one.clip is not plain.clip]
     assert 15 < len(swapped) < 45
     for one, other in zip(first, again, strict=True):
-        assert np.array_equal(one.clip.ids, other.clip.ids)
-    hard = Match(cross.sizes, near=True, hard=20)
-    assert Corruption(5)(lines, [3], 2, [hard])[0].labels["match"] in (0, 1)
+        assert np.array_equal(one.clip.input_ids, other.clip.input_ids)
+    hard = SameSentencePrediction(cross.sizes, similar_length=True, hard_candidates=20)
+    assert SampleCorruptor(5)(lines, [3], 2, [hard])[0].labels["match"] in (0, 1)
 
 
 def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) -> None:
@@ -184,15 +190,17 @@ def test_data_check_says_what_lengths_tell(tmp_path: Path, uneven: list[str]) ->
 
 
 def test_the_report_is_what_the_objectives_say(cross, samples) -> None:
-    match = Match(cross.sizes).eval()
-    tokens = ClipTokens(cross.sizes).eval()
+    match = SameSentencePrediction(cross.sizes).eval()
+    tokens = ClipTokenClassification(cross.sizes).eval()
     lm = MaskedLM(cross.sizes, joint=True, mask_id=4).eval()
     cross.train()
-    found = learned(cross, [lm, match, tokens], samples, 7, held=True)
+    found = evaluate_objectives(cross, [lm, match, tokens], samples, 7, held=True)
     assert cross.training
     cross.eval()
     places = range(len(samples))
-    drawn = {one.name: Corruption(7)(samples, places, -1, [one]) for one in (lm, match, tokens)}
+    drawn = {
+        one.name: SampleCorruptor(7)(samples, places, -1, [one]) for one in (lm, match, tokens)
+    }
     with torch.no_grad():
         batch = collate(drawn["match"])
         right = match.logits(cross(batch)).argmax(-1) == batch.labels["match"]
@@ -217,7 +225,7 @@ def test_an_adaptation_reports_its_parts_and_its_form(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     text = homes.text(tmp_path / "train.txt", 60)
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(homes.student(tmp_path / "student")),
         teacher=str(homes.teacher(tmp_path / "teacher")),
@@ -234,10 +242,12 @@ def test_an_adaptation_reports_its_parts_and_its_form(
     assert "blocks of 24 pieces" in said and "learned, on" in said and "held-out texts" in said
     assert json.loads((tmp_path / "out/result.json").read_text())["learned"] == result["learned"]
     lines = adapt(
-        changed(config, form="lines", held=(), arm="joint_mlm+match"), TWO, tmp_path / "2"
+        replace_settings(config, form="lines", held=(), arm="joint_mlm+match"), TWO, tmp_path / "2"
     )
     assert lines["learned"]["held"] is False and lines["learned"]["clip_tokens_loss"] is None
-    control = adapt(changed(config, arm="mlm"), TWO, tmp_path / "3")  # shares a sweep's settings
+    control = adapt(
+        replace_settings(config, arm="mlm"), TWO, tmp_path / "3"
+    )  # shares a sweep's settings
     assert "learned" not in control and control["form"] == "lines"
 
 
@@ -246,9 +256,9 @@ def test_an_adaptation_reports_its_parts_and_its_form(
 
 def test_the_released_head_is_one_linear_on_the_raw_first_position(student, texts) -> None:
     student = student("bert").eval()
-    head = new_head(student, RTE.form, RAW)
+    head = make_task_head(student, RTE.form, RAW)
     assert [name for name, _ in head.named_parameters()] == ["classify.weight", "classify.bias"]
-    samples = TextSamples([Example("a", texts[0])], TextInput(student.tokenizer, 30))
+    samples = TextDataset([Example("a", texts[0])], TextRowEncoder(student.tokenizer, 30))
     batch = collate(samples.get([0]))
     encoded = student(batch)
     head.train()  # there is no dropout
@@ -257,10 +267,10 @@ def test_the_released_head_is_one_linear_on_the_raw_first_position(student, text
 
 
 def test_the_released_head_is_of_text_encoders_alone(cross) -> None:
-    with pytest.raises(InputError, match="--raw-first reads a text encoder"):
-        new_head(cross, RTE.form, RAW)
-    with pytest.raises(InputError, match="--raw-first: this task's answers are not read"):
-        RawFirst(HeadContext(cross.sizes, RegionSelection()))
+    with pytest.raises(InputError, match="--cls-without-pooler reads a text encoder"):
+        make_task_head(cross, RTE.form, RAW)
+    with pytest.raises(InputError, match="--cls-without-pooler: this task's answers are not read"):
+        UnpooledClsHead(HeadContext(cross.sizes, RegionSelection()))
 
 
 def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:
@@ -269,13 +279,15 @@ def test_a_fine_tuning_takes_the_released_head(tmp_path: Path) -> None:
         task="glue/rte",
         data=str(homes.rte(tmp_path / "glue")),
         max_length=40,
-        raw_first=True,
+        cls_without_pooler=True,
     )
     finetune(config, TWO, tmp_path / "out")
     kept = tmp_path / "out/seed-0"
-    assert described(kept / "model").head == RAW
+    assert read_description(kept / "model").head == RAW
     predict(
-        configured(PredictConfig, model=str(kept / "model"), data=str(tmp_path / "glue"), cpu=True),
+        make_settings(
+            PredictConfig, model=str(kept / "model"), data=str(tmp_path / "glue"), cpu=True
+        ),
         tmp_path / "again.jsonl",
     )
     assert len((tmp_path / "again.jsonl").read_text().splitlines()) == 5

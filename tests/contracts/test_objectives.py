@@ -13,30 +13,38 @@ import torch.nn.functional as F
 import toys
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, Example, Sample, Sizes, collate
+from groundling.core.batch import (
+    IGNORE,
+    Batch,
+    EncoderOutput,
+    Example,
+    OutputSizes,
+    Sample,
+    collate,
+)
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.core.registry import modules
+from groundling.core.registry import public_modules
 from groundling.core.rng import generator
-from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.models.sentence import pooled_by
-from groundling.models.text import TextEncoder
-from groundling.objectives import Objective, in_order
-from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokens
-from groundling.objectives.contrast import Contrast, info_nce
-from groundling.objectives.distill import Distill
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
+from groundling.models.sentence_modules import make_sentence_modules
+from groundling.models.text_encoder import TextEncoder
+from groundling.objectives import Objective, order_for_corruption
+from groundling.objectives.clip_contrastive import ClipContrastiveLoss, info_nce
+from groundling.objectives.clip_tokens import RELEASED_SLOTS, ClipTokenClassification
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.objectives.supervised import Supervised
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.teachers import add_features
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher, FrozenCopy
-from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
-from groundling.training.loop import PlainStep, train
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.loop import PlainTrainingStep, train
 
 KINDS = {
     name: cls
-    for module in modules("objectives")
+    for module in public_modules("objectives")
     for name, cls in inspect.getmembers(module, inspect.isclass)
     if issubclass(cls, Objective)
     and cls.__module__ == module.__name__
@@ -52,16 +60,23 @@ SIZES = {"teacher": 24, "teacher_image": 20, "classes": 5}
 
 
 def test_the_objectives_are_found():
-    assert {"MaskedLM", "Match", "ClipTokens", "Distill", "Contrast", "Supervised"} <= set(KINDS)
+    assert {
+        "MaskedLM",
+        "Match",
+        "ClipTokenClassification",
+        "Distill",
+        "Contrast",
+        "Supervised",
+    } <= set(KINDS)
     names = [cls.name for cls in KINDS.values()]
     assert len(set(names)) == len(names), "the name is the key of the random stream and of the log"
 
 
 @pytest.fixture(scope="session")
 def taught(_clip):
-    from groundling.models.clip import clip_text
+    from groundling.models.clip import make_clip_text_tower
 
-    teacher = ClipTextTeacher(clip_text(deepcopy(_clip)), toys.clip_words())
+    teacher = ClipTextTeacher(make_clip_text_tower(deepcopy(_clip)), toys.clip_words())
     return TeacherDataset(toys.both_sides(48), teacher, FeatureCache())
 
 
@@ -94,13 +109,13 @@ class Case:
 @pytest.fixture
 def case(request, taught, pictures):
     def make(name: str) -> Case:
-        clip = any(need.startswith("features.clip_") for need in KINDS[name].needs)
+        clip = any(need.startswith("features.clip_") for need in KINDS[name].required_fields)
         beside = toys.Clip if clip else (lambda samples: samples)
-        if "regions" in KINDS[name].needs:
+        if "regions" in KINDS[name].required_fields:
             return Case(KINDS[name], toys.seer(), beside(toys.seen()))
         if name == "Retain":
             return Case(KINDS[name], *moved(request.getfixturevalue("student")()))
-        pixels = "pixels" in KINDS[name].needs
+        pixels = "pixels" in KINDS[name].required_fields
         model = request.getfixturevalue("towers" if pixels else "cross")
         return Case(KINDS[name], model, beside(pictures if pixels else taught))
 
@@ -109,9 +124,9 @@ def case(request, taught, pictures):
 
 def moved(text) -> tuple[TextEncoder, TeacherDataset]:
     """A sentence encoder that is no longer what it was, beside what it said then."""
-    text.speaks(pooled_by("mean", text.sizes.text, 40))
+    text.set_sentence_modules(make_sentence_modules("mean", text.sizes.text, 40))
     samples = TeacherDataset(
-        TextSamples(toys.examples(), TextInput(text.tokenizer, 40)),
+        TextDataset(toys.examples(), TextRowEncoder(text.tokenizer, 40)),
         FrozenCopy(text),
         FeatureCache(),
     )
@@ -133,7 +148,7 @@ LENGTHS = (0, 7, 12, 31)
 def test_terms_are_finite_scalars_that_are_counted(name, case):
     c = case(name)
     batch = c.batch(*LENGTHS)
-    batch.require(c.objective.needs, name)
+    batch.require(c.objective.required_fields, name)
     terms = c.terms(batch)
     assert terms
     for term, value in terms.items():
@@ -158,12 +173,12 @@ def test_what_a_head_reads_is_counted_and_scored(name, case):
     c = case(name)
     batch = c.batch(*LENGTHS)
     encoded = c.model(batch)
-    answer = c.objective.read(encoded, batch)
+    answer = c.objective.compute_logits(encoded, batch)
     if answer is None:
-        assert name not in {"MaskedLM", "SentenceImage", "MaskedRegions", "Supervised"}
+        assert name not in {"MaskedLM", "ImageTextMatching", "MaskedRegionModeling", "Supervised"}
         return
-    logits = c.objective.distributions(answer)
-    assert logits.ndim == 2 and len(logits) == c.objective.answered(batch) > 0
+    logits = c.objective.comparison_logits(answer)
+    assert logits.ndim == 2 and len(logits) == c.objective.count_logits(batch) > 0
     alone = c.objective(encoded, batch)
     read = c.objective(replace(encoded, heads={c.objective.name: answer}), batch)
     assert all(torch.equal(alone[term], read[term]) for term in alone)
@@ -194,30 +209,30 @@ def widen(batch: Batch, by: int = 5) -> Batch:
     if text is not None:
         text = replace(
             text,
-            ids=pad(text.ids, 7),
-            mask=pad(text.mask, 0),
-            special=pad(text.special, 1),
-            word=pad(text.word, -1),
-            types=pad(text.types, 0),
+            input_ids=pad(text.input_ids, 7),
+            attention_mask=pad(text.attention_mask, 0),
+            special_tokens_mask=pad(text.special_tokens_mask, 1),
+            word_ids=pad(text.word_ids, -1),
+            token_type_ids=pad(text.token_type_ids, 0),
         )
     if clip is not None:
         b, v = clip.key_mask.shape
         place = torch.arange(b * v).view(b, v)
         moved = place + torch.arange(b)[:, None] * by
-        span = min(by, toys.WINDOW - clip.ids.shape[1])  # a tower has no more positions
+        span = min(by, toys.WINDOW - clip.input_ids.shape[1])  # a tower has no more positions
 
         def pad_window(value: Tensor, fill: float) -> Tensor:
             return torch.cat([value, torch.full((len(value), span), fill, dtype=value.dtype)], 1)
 
         clip = replace(
             clip,
-            ids=pad_window(clip.ids, 7),
-            mask=pad_window(clip.mask, False),
-            slot=pad_window(moved.flatten()[clip.slot], 0),
+            input_ids=pad_window(clip.input_ids, 7),
+            attention_mask=pad_window(clip.attention_mask, False),
+            flat_position=pad_window(moved.flatten()[clip.flat_position], 0),
             key_mask=pad(clip.key_mask, 0),
-            special=pad(clip.special, 1),
-            word=pad(clip.word, -1),
-            flat_ids=pad(clip.flat_ids, 7),
+            special_tokens_mask=pad(clip.special_tokens_mask, 1),
+            word_ids=pad(clip.word_ids, -1),
+            flat_input_ids=pad(clip.flat_input_ids, 7),
         )
     regions = batch.regions
     if regions is not None:
@@ -237,9 +252,15 @@ def widen(batch: Batch, by: int = 5) -> Batch:
     labels = {k: pad(x, IGNORE) if x.ndim >= 2 else x for k, x in batch.labels.items()}
     fills = {"words": 9, "has": 0, "clip_words": 9, "clip_word": -1}
     features = {k: pad(x, fills[k]) if k in fills else x for k, x in batch.features.items()}
-    words = None if batch.words is None else pad(batch.words, -1)
+    words = None if batch.word_type_ids is None else pad(batch.word_type_ids, -1)
     return replace(
-        batch, text=text, clip=clip, regions=regions, labels=labels, features=features, words=words
+        batch,
+        text=text,
+        clip=clip,
+        regions=regions,
+        labels=labels,
+        features=features,
+        word_type_ids=words,
     )
 
 
@@ -326,7 +347,7 @@ def test_unscored_positions_contribute_nothing(name, case):
     }
     sum(c.objective(replace(encoded, **leaves), batch).values()).backward()
     other = batch.regions.mask if batch.regions is not None else batch.clip and batch.clip.key_mask
-    masks = {"text": batch.text and batch.text.mask, "visual": other}
+    masks = {"text": batch.text and batch.text.attention_mask, "visual": other}
     masks |= {f"joint_{side}": mask for side, mask in masks.items()}
     touched = 0
     for state, mask in masks.items():
@@ -340,7 +361,9 @@ def test_unscored_positions_contribute_nothing(name, case):
                 assert not gradient[~scored].any(), f"{state}: a position without a label is scored"
                 assert gradient[scored].abs().sum(-1).all(), f"{state}: a labelled position is not"
     assert touched or any(
-        leaves[k].grad is not None for k in ("pooled", "sentence", "text_embedding") if k in leaves
+        leaves[k].grad is not None
+        for k in ("pooler_output", "sentence", "text_embeds")
+        if k in leaves
     )
 
 
@@ -348,12 +371,12 @@ def test_unscored_positions_contribute_nothing(name, case):
 def test_what_is_missing_is_named_in_one_line(name, case):
     c = case(name)
     batch = c.batch(*LENGTHS)
-    assert c.objective.needs
-    for need in c.objective.needs:
+    assert c.objective.required_fields
+    for need in c.objective.required_fields:
         part, _, key = need.partition(".")
         gone = {k: v for k, v in getattr(batch, part).items() if k != key} if key else None
         with pytest.raises(InputError) as error:
-            replace(batch, **{part: gone}).require(c.objective.needs, c.objective.name)
+            replace(batch, **{part: gone}).require(c.objective.required_fields, c.objective.name)
         assert str(error.value).startswith(f"{c.objective.name} needs `{need}`")
         assert "\n" not in str(error.value)
 
@@ -368,7 +391,12 @@ def test_weight_grows_over_its_warmup(name, case):
 
 def test_swaps_come_before_masks(cross):
     sizes = cross.sizes
-    assert [o.name for o in in_order([MaskedLM(sizes), ClipTokens(sizes), Match(sizes)])] == [
+    assert [
+        o.name
+        for o in order_for_corruption(
+            [MaskedLM(sizes), ClipTokenClassification(sizes), SameSentencePrediction(sizes)]
+        )
+    ] == [
         "match",
         "masked_lm",
         "clip_tokens",
@@ -376,28 +404,30 @@ def test_swaps_come_before_masks(cross):
 
 
 def test_labels_describe_the_swapped_side(cross, taught):
-    """ClipTokens' labels are the pieces of the text that Match swapped in, in whatever order they are given."""
+    """ClipTokenClassification' labels are the pieces of the text that Match swapped in, in whatever order they are given."""
     objectives = [
-        ClipTokens(cross.sizes, rate=0.5),
+        ClipTokenClassification(cross.sizes, rate=0.5),
         MaskedLM(cross.sizes, mask_id=4),
-        Match(cross.sizes, negatives=1.0),
+        SameSentencePrediction(cross.sizes, negatives=1.0),
     ]
-    feed = BatchSampler(SamplePlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1)
+    feed = MicroBatchDataset(
+        FixedSizeBatchPlan([DataSource(taught)], 16, 1, 0), objectives, 1, 0, 1
+    )
     batch = feed[0]
     scored = batch.labels["clip_tokens"] != IGNORE
     assert scored.any()
-    assert torch.equal(batch.labels["clip_tokens"][scored], batch.clip.flat_ids[scored])
+    assert torch.equal(batch.labels["clip_tokens"][scored], batch.clip.flat_input_ids[scored])
     own = collate(taught.get([taught.ids.index(i) for i in batch.ids], ()))
     changed = sum(
         not torch.equal(
-            batch.clip.flat_ids[b, batch.clip.key_mask[b]],
-            own.clip.flat_ids[b, own.clip.key_mask[b]],
+            batch.clip.flat_input_ids[b, batch.clip.key_mask[b]],
+            own.clip.flat_input_ids[b, own.clip.key_mask[b]],
         )
         for b in range(16)
     )
     assert changed == 16 - int(batch.labels["match"].sum()) > 8
     # Text, words and the teacher's features stay those of the sample's own text.
-    assert torch.equal(batch.words, own.words)
+    assert torch.equal(batch.word_type_ids, own.word_type_ids)
     assert torch.equal(batch.features["sentence"], own.features["sentence"])
 
 
@@ -421,24 +451,24 @@ SHARES = {"bert": (0.8, 0.1, 0.1), "released": (0.81, 0.09, 0.1)}
 
 @pytest.mark.parametrize("scheme", SHARES)
 def test_shares_of_masking(scheme, samples):
-    sizes = Sizes(
-        text=32, word_table=(100_000, 32)
+    sizes = OutputSizes(
+        text=32, input_embeddings=(100_000, 32)
     )  # so many ids that a random one is hardly ever the same
     objective = MaskedLM(sizes, mask_id=4, scheme=scheme, rate=0.9)
     row = samples.get([7])[0].text
     chosen = masked = replaced = kept = 0
     for drawn in draws(objective, samples.get([7])[0], 5000):
-        label, ids = drawn.labels["masked_lm"], drawn.text.ids
+        label, ids = drawn.labels["masked_lm"], drawn.text.input_ids
         here = label != IGNORE
-        assert not here[row.special].any(), "special pieces are never masked"
-        assert np.array_equal(label[here], row.ids[here])
-        assert np.array_equal(ids[~here], row.ids[~here])
+        assert not here[row.special_tokens_mask].any(), "special pieces are never masked"
+        assert np.array_equal(label[here], row.input_ids[here])
+        assert np.array_equal(ids[~here], row.input_ids[~here])
         chosen += here.sum()
         masked += (ids[here] == 4).sum()
-        kept += (ids[here] == row.ids[here]).sum()
-        replaced += ((ids != 4) & (ids != row.ids))[here].sum()
+        kept += (ids[here] == row.input_ids[here]).sum()
+        replaced += ((ids != 4) & (ids != row.input_ids))[here].sum()
     assert chosen == masked + kept + replaced
-    assert within(chosen, 5000 * int((~row.special).sum()), 0.9)
+    assert within(chosen, 5000 * int((~row.special_tokens_mask).sum()), 0.9)
     for count, share in zip((masked, replaced, kept), SHARES[scheme], strict=True):
         assert within(count, chosen, share), (count / chosen, share)
     other = SHARES["released" if scheme == "bert" else "bert"]
@@ -447,11 +477,13 @@ def test_shares_of_masking(scheme, samples):
 
 def test_rate_of_masking(samples):
     sample, chosen = samples.get([7])[0], 0
-    for drawn in draws(MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4), sample, 2000):
+    for drawn in draws(
+        MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4), sample, 2000
+    ):
         here = drawn.labels["masked_lm"] != IGNORE
         assert here.any(), "every text has a masked piece"
         chosen += here.sum()
-    free = int((~sample.text.special).sum())
+    free = int((~sample.text.special_tokens_mask).sum())
     # At least one is masked: with probability .85^n, one more than the rate says.
     assert within(chosen, 2000 * free, 0.15 + 0.85**free / free)
 
@@ -459,32 +491,38 @@ def test_rate_of_masking(samples):
 def test_replacements_are_the_ids_allowed(samples, bert_tokenizer):
     allowed = [i for i in range(len(bert_tokenizer)) if i not in bert_tokenizer.all_special_ids]
     objective = MaskedLM(
-        Sizes(text=32, word_table=(300, 32)), mask_id=4, replacements=allowed, rate=0.9
+        OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4, replacements=allowed, rate=0.9
     )
     seen = set()
     for drawn in draws(objective, samples.get([1])[0], 200):
-        seen |= set(drawn.text.ids[~drawn.text.special])
+        seen |= set(drawn.text.input_ids[~drawn.text.special_tokens_mask])
     assert seen <= {4, *allowed}
     assert len(seen) > 100
 
 
 def test_a_short_text_has_one_masked_piece(bert_tokenizer):
-    sample = TextSamples([Example("a", "a")], TextInput(bert_tokenizer, 8)).get([0])[0]
-    for drawn in draws(MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4), sample, 20):
+    sample = TextDataset([Example("a", "a")], TextRowEncoder(bert_tokenizer, 8)).get([0])[0]
+    for drawn in draws(
+        MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4), sample, 20
+    ):
         assert (drawn.labels["masked_lm"] != IGNORE).tolist() == [False, True, False]
 
 
 def test_an_empty_text_has_none(bert_tokenizer):
-    sample = TextSamples([Example("a", "")], TextInput(bert_tokenizer, 8)).get([0])[0]
-    for drawn in draws(MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4), sample, 5):
+    sample = TextDataset([Example("a", "")], TextRowEncoder(bert_tokenizer, 8)).get([0])[0]
+    for drawn in draws(
+        MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4), sample, 5
+    ):
         assert (drawn.labels["masked_lm"] == IGNORE).all()
-        assert np.array_equal(drawn.text.ids, sample.text.ids)
+        assert np.array_equal(drawn.text.input_ids, sample.text.input_ids)
 
 
 def test_whole_words_are_masked_whole(samples):
-    objective = MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4, whole_word=True)
+    objective = MaskedLM(
+        OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4, whole_word=True
+    )
     sample = samples.get([7])[0]
-    word = sample.text.word
+    word = sample.text.word_ids
     assert max(Counter(word[word >= 0]).values()) > 1, "some word has several pieces"
     hits = 0
     for drawn in draws(objective, sample, 500):
@@ -498,19 +536,19 @@ def test_whole_words_are_masked_whole(samples):
 
 def test_a_whole_word_has_one_fate(samples):
     """B21: VL-BERT draws once for a word whether it is masked, replaced or kept; pieces were drawn one by one."""
-    sizes = Sizes(text=32, word_table=(100_000, 32))
+    sizes = OutputSizes(text=32, input_embeddings=(100_000, 32))
     objective = MaskedLM(sizes, mask_id=4, whole_word=True, rate=0.5)
     row = samples.get([7])[0].text
-    long = [w for w in range(row.word.max() + 1) if (row.word == w).sum() > 1]
+    long = [w for w in range(row.word_ids.max() + 1) if (row.word_ids == w).sum() > 1]
     fates: Counter[str] = Counter()
     for drawn in draws(objective, samples.get([7])[0], 1000):
         chosen = drawn.labels["masked_lm"] != IGNORE
         for w in long:
-            here = row.word == w
+            here = row.word_ids == w
             if not chosen[here].any():
                 continue
-            masked = drawn.text.ids[here] == 4
-            kept = drawn.text.ids[here] == row.ids[here]
+            masked = drawn.text.input_ids[here] == 4
+            kept = drawn.text.input_ids[here] == row.input_ids[here]
             assert masked.all() or kept.all() or not (masked | kept).any()
             fates["masked" if masked.all() else "kept" if kept.all() else "replaced"] += 1
     total = sum(fates.values())
@@ -520,18 +558,20 @@ def test_a_whole_word_has_one_fate(samples):
 
 
 def test_pieces_of_a_replaced_word_differ(samples):
-    sizes = Sizes(text=32, word_table=(100_000, 32))
+    sizes = OutputSizes(text=32, input_embeddings=(100_000, 32))
     objective = MaskedLM(sizes, mask_id=4, whole_word=True, rate=0.9)
     row = samples.get([7])[0].text
-    here = row.word == max(range(row.word.max() + 1), key=lambda w: (row.word == w).sum())
-    ids = [drawn.text.ids[here] for drawn in draws(objective, samples.get([7])[0], 100)]
-    assert any(len(set(some)) > 1 and (some != row.ids[here]).all() for some in ids)
+    here = row.word_ids == max(
+        range(row.word_ids.max() + 1), key=lambda w: (row.word_ids == w).sum()
+    )
+    ids = [drawn.text.input_ids[here] for drawn in draws(objective, samples.get([7])[0], 100)]
+    assert any(len(set(some)) > 1 and (some != row.input_ids[here]).all() for some in ids)
 
 
 def test_whole_words_need_not_be_masked(bert_tokenizer):
     """B21: VL-BERT's code forces no mask; a step of texts without any still has a loss, of nothing."""
-    sample = TextSamples([Example("a", "a")], TextInput(bert_tokenizer, 8)).get([0])[0]
-    sizes = Sizes(text=32, word_table=(300, 32))
+    sample = TextDataset([Example("a", "a")], TextRowEncoder(bert_tokenizer, 8)).get([0])[0]
+    sizes = OutputSizes(text=32, input_embeddings=(300, 32))
     objective = MaskedLM(sizes, mask_id=4, whole_word=True)
     drawn = draws(objective, sample, 200)
     chosen = [bool((one.labels["masked_lm"] != IGNORE).any()) for one in drawn]
@@ -539,7 +579,7 @@ def test_whole_words_need_not_be_masked(bert_tokenizer):
     batch = collate([one for one, has_mask in zip(drawn, chosen, strict=True) if not has_mask][:3])
     assert objective.count(batch) == {"mlm": 0}
     states = torch.zeros(3, 3, 32, requires_grad=True)
-    encoded = EncoderOutput(text=states, word_table=torch.ones(300, 32))
+    encoded = EncoderOutput(text=states, input_embeddings=torch.ones(300, 32))
     loss = objective(encoded, batch)["mlm"]
     loss.backward()
     assert loss.item() == 0 and not states.grad.any()
@@ -547,25 +587,25 @@ def test_whole_words_need_not_be_masked(bert_tokenizer):
 
 def test_masking_by_piece_is_what_it_was(samples):
     """Runs of BERT and XDBERT draw as before whole words got a fate of their own: choice, fate, stand-in."""
-    objective = MaskedLM(Sizes(text=32, word_table=(300, 32)), mask_id=4)
+    objective = MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), mask_id=4)
     sample = samples.get([7])[0]
     row = sample.text
     for number, drawn in enumerate(draws(objective, sample, 20)):
         rng = generator(0, number)
-        choice, fate = rng.random(len(row.ids)), rng.random(len(row.ids))
-        stand_in = rng.choice(300, len(row.ids))
-        chosen = ~row.special & (choice < 0.15)
+        choice, fate = rng.random(len(row.input_ids)), rng.random(len(row.input_ids))
+        stand_in = rng.choice(300, len(row.input_ids))
+        chosen = ~row.special_tokens_mask & (choice < 0.15)
         if not chosen.any():
-            chosen = ~row.special & (choice == choice[~row.special].min())
-        ids = np.where(chosen & (fate >= 0.1), 4, row.ids)
+            chosen = ~row.special_tokens_mask & (choice == choice[~row.special_tokens_mask].min())
+        ids = np.where(chosen & (fate >= 0.1), 4, row.input_ids)
         ids = np.where(chosen & (fate >= 0.1) & (fate < 0.2), stand_in, ids)
-        assert np.array_equal(drawn.text.ids, ids)
+        assert np.array_equal(drawn.text.input_ids, ids)
 
 
 @pytest.mark.parametrize("rate", [0.0, 1.0, -0.1])
 def test_a_senseless_rate_is_refused(rate):
     with pytest.raises(InputError, match="between 0 and 1"):
-        MaskedLM(Sizes(text=32, word_table=(300, 32)), rate=rate)
+        MaskedLM(OutputSizes(text=32, input_embeddings=(300, 32)), rate=rate)
 
 
 @pytest.mark.parametrize("joint", [False, True])
@@ -581,7 +621,7 @@ def test_gathering_first_equals_scoring_everything(joint, cross, taught):
         encoded = cross(batch)
         if plain:
             states = encoded.joint_text if joint else encoded.text
-            logits = objective.head(states, encoded.word_table)  # (B, T, vocabulary)
+            logits = objective.head(states, encoded.input_embeddings)  # (B, T, vocabulary)
             labels = batch.labels["masked_lm"]
             loss = F.cross_entropy(
                 logits.transpose(1, 2), labels, ignore_index=IGNORE, reduction="sum"
@@ -601,7 +641,7 @@ def test_gathering_first_equals_scoring_everything(joint, cross, taught):
 # -- same-sentence prediction ----------------------------------------------------------------------------------------
 
 
-def swapped(objective: Match, samples, index: int, key: int) -> Sample:
+def swapped(objective: SameSentencePrediction, samples, index: int, key: int) -> Sample:
     rng = generator(1, key)
     return objective.corrupt(
         samples.get([index], ())[0],
@@ -611,20 +651,24 @@ def swapped(objective: Match, samples, index: int, key: int) -> Sample:
 
 
 def test_match_labels_are_balanced_and_true(taught, cross):
-    objective = Match(cross.sizes)
+    objective = SameSentencePrediction(cross.sizes)
     labels = []
     for n in range(2000):
         own = taught.get([n % 48], ())[0]
         drawn = swapped(objective, taught, n % 48, n)
         label = int(drawn.labels["match"])
-        assert label == int(np.array_equal(drawn.clip.ids, own.clip.ids))
+        assert label == int(np.array_equal(drawn.clip.input_ids, own.clip.input_ids))
         assert drawn.text is own.text
-        assert drawn.words is own.words
+        assert drawn.word_type_ids is own.word_type_ids
         labels.append(label)
     # Half, and one in 48 of the others drew itself.
     assert within(sum(labels), 2000, 0.5 + 0.5 / 48)
     assert all(
-        int(swapped(Match(cross.sizes, negatives=0.0), taught, 0, n).labels["match"])
+        int(
+            swapped(SameSentencePrediction(cross.sizes, negatives=0.0), taught, 0, n).labels[
+                "match"
+            ]
+        )
         for n in range(20)
     )
 
@@ -635,10 +679,17 @@ def test_hard_negatives_share_more_pieces(taught, cross):
         for n in range(150):
             own, drawn = (
                 taught.get([n % 48], ())[0],
-                swapped(Match(cross.sizes, negatives=1.0, hard=hard), taught, n % 48, n),
+                swapped(
+                    SameSentencePrediction(cross.sizes, negatives=1.0, hard_candidates=hard),
+                    taught,
+                    n % 48,
+                    n,
+                ),
             )
             if not drawn.labels["match"]:
-                mine, theirs = (set(s.clip.ids[~s.clip.special]) for s in (own, drawn))
+                mine, theirs = (
+                    set(s.clip.input_ids[~s.clip.special_tokens_mask]) for s in (own, drawn)
+                )
                 found.append(len(mine & theirs) / len(mine | theirs))
         assert len(found) > 100
         return sum(found) / len(found)
@@ -647,20 +698,21 @@ def test_hard_negatives_share_more_pieces(taught, cross):
 
 
 def test_equal_texts_match(cross, bert_tokenizer, clip_tokenizer):
-    inputs = TextInput(bert_tokenizer, 40), WindowInput(clip_tokenizer, toys.WINDOW)
-    twins = TextSamples([Example("a", "a wet dog"), Example("b", "a wet dog")], *inputs)
-    objective = Match(cross.sizes, negatives=1.0)
+    inputs = TextRowEncoder(bert_tokenizer, 40), ClipRowEncoder(clip_tokenizer, toys.WINDOW)
+    twins = TextDataset([Example("a", "a wet dog"), Example("b", "a wet dog")], *inputs)
+    objective = SameSentencePrediction(cross.sizes, negatives=1.0)
     assert all(int(swapped(objective, twins, 0, n).labels["match"]) for n in range(20))
 
 
 def test_a_corpus_of_one_text_has_no_negatives(cross, bert_tokenizer, clip_tokenizer):
-    one = TextSamples(
+    one = TextDataset(
         [Example("a", "a dog")],
-        TextInput(bert_tokenizer, 40),
-        WindowInput(clip_tokenizer, toys.WINDOW),
+        TextRowEncoder(bert_tokenizer, 40),
+        ClipRowEncoder(clip_tokenizer, toys.WINDOW),
     )
     assert all(
-        int(swapped(Match(cross.sizes, negatives=1.0), one, 0, n).labels["match"]) for n in range(5)
+        int(swapped(SameSentencePrediction(cross.sizes, negatives=1.0), one, 0, n).labels["match"])
+        for n in range(5)
     )
 
 
@@ -671,18 +723,18 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
     sizes = cross.sizes._replace(teacher=24)
     seen = []
 
-    class Spy(PlainStep):
+    class Spy(PlainTrainingStep):
         def __call__(self, micro):
             seen.append(micro.batch)
             return super().__call__(micro)
 
     teacher = ClipTextTeacher(*tower())
     samples = TeacherDataset(samples, teacher)
-    objectives = [Match(sizes, negatives=1.0), Distill(sizes)]
+    objectives = [SameSentencePrediction(sizes, negatives=1.0), FeatureDistillation(sizes)]
     config = TrainConfig(steps=1, batch=16, cpu=True)
     refused = ""
     try:
-        train(cross, objectives, samples, config, tmp_path, teachers=[teacher], inner=Spy())
+        train(cross, objectives, samples, config, tmp_path, teachers=[teacher], training_step=Spy())
     except InputError as error:
         refused = str(error)
     if refused:
@@ -696,48 +748,50 @@ def test_an_online_teacher_never_reads_a_swapped_text(cross, samples, tower, tmp
 
 
 def test_real_targets_are_real_pieces(samples, cross):
-    objective = ClipTokens(cross.sizes)
+    objective = ClipTokenClassification(cross.sizes)
     sample = samples.get([7])[0]
     row, chosen = sample.clip, 0
     for drawn in draws(objective, sample, 2000):
         label = drawn.labels["clip_tokens"]
         here = label != IGNORE
         assert here.any()
-        assert not here[row.special].any()
-        assert np.array_equal(label[here], row.ids[here])
+        assert not here[row.special_tokens_mask].any()
+        assert np.array_equal(label[here], row.input_ids[here])
         assert drawn.clip is row, "nothing is hidden"
         assert "clip_padding" not in drawn.labels
         chosen += here.sum()
-    free = int((~row.special).sum())
+    free = int((~row.special_tokens_mask).sum())
     assert within(chosen, 2000 * free, 0.15 + 0.85**free / free)
 
 
 def test_released_targets_are_every_slot_of_nine_padded_windows(samples, cross):
-    objective = ClipTokens(cross.sizes, targets="released")
+    objective = ClipTokenClassification(cross.sizes, targets="released")
     sample = samples.get([7])[0]
     row = sample.clip
     edge = scored = padding = 0
     for drawn in draws(objective, sample, 2000):
         here = drawn.labels["clip_tokens"] != IGNORE
-        edge += here[row.special].sum()
+        edge += here[row.special_tokens_mask].sum()
         scored += here.sum()
         padding += int(drawn.labels["clip_padding"])
-    assert int(row.window.max()) + 1 == 2
+    assert int(row.window_index.max()) + 1 == 2
     assert RELEASED_SLOTS == 693
-    assert within(edge, 2000 * int(row.special.sum()), 0.15)
-    assert within(scored, 2000 * len(row.ids), 0.15)
-    assert within(padding, 2000 * (RELEASED_SLOTS - len(row.ids)), 0.15)
+    assert within(edge, 2000 * int(row.special_tokens_mask.sum()), 0.15)
+    assert within(scored, 2000 * len(row.input_ids), 0.15)
+    assert within(padding, 2000 * (RELEASED_SLOTS - len(row.input_ids)), 0.15)
 
 
 def test_released_loss_is_the_sum_over_all_scored_slots(cross, taught):
-    case = Case(ClipTokens, cross, taught)
-    case.objective = ClipTokens(cross.sizes, targets="released").eval()
+    case = Case(ClipTokenClassification, cross, taught)
+    case.objective = ClipTokenClassification(cross.sizes, targets="released").eval()
     batch = case.batch(*LENGTHS)
     encoded = cross(batch)
     found = case.objective(encoded, batch)["clip_tokens"]
     count, expected = 0, 0.0
     for b in range(len(batch)):
-        logits = case.objective.head(encoded.joint_visual[b], encoded.clip_table).log_softmax(-1)
+        logits = case.objective.head(
+            encoded.joint_visual[b], encoded.clip_input_embeddings
+        ).log_softmax(-1)
         for place, label in enumerate(batch.labels["clip_tokens"][b].tolist()):
             if label != IGNORE:
                 expected, count = expected - logits[place, label], count + 1
@@ -768,14 +822,14 @@ def test_info_nce_by_hand():
 
 @torch.no_grad()
 def test_contrast_is_clips_own_loss_without_shared_images(towers, pictures):
-    objective = Contrast(towers.sizes)
+    objective = ClipContrastiveLoss(towers.sizes)
     batch = collate(pictures.get([0, 2, 4, 9]))  # four pictures
     encoded = towers(batch)
     found = objective(encoded, batch)["clip"]
     pixels = (batch.pixels.float() / 255 - towers.mean) / towers.std
     theirs = towers.clip(
-        input_ids=batch.clip.ids,
-        attention_mask=batch.clip.mask.long(),
+        input_ids=batch.clip.input_ids,
+        attention_mask=batch.clip.attention_mask.long(),
         pixel_values=pixels,
         return_loss=True,
     )
@@ -784,7 +838,7 @@ def test_contrast_is_clips_own_loss_without_shared_images(towers, pictures):
 
 @torch.no_grad()
 def test_two_captions_of_a_picture_are_no_negatives(towers, pictures):
-    objective = Contrast(towers.sizes)
+    objective = ClipContrastiveLoss(towers.sizes)
     pair, single = collate(pictures.get([0, 1])), collate(pictures.get([0, 2]))
     assert float(objective(towers(pair), pair)["clip"]) == pytest.approx(
         0, abs=1e-6
@@ -796,21 +850,25 @@ def test_the_scale_is_bounded(towers, pictures):
     batch = collate(pictures.get([0, 2, 4]))
     with torch.no_grad():
         towers.clip.logit_scale.fill_(10.0)
-    found = Contrast(towers.sizes)(towers(batch), batch)["clip"]
+    found = ClipContrastiveLoss(towers.sizes)(towers(batch), batch)["clip"]
     encoded = replace(towers(batch), scale=torch.tensor(100.0))
-    torch.testing.assert_close(found, Contrast(towers.sizes)(encoded, batch)["clip"])
+    torch.testing.assert_close(found, ClipContrastiveLoss(towers.sizes)(encoded, batch)["clip"])
 
 
-def by_hand(objective: Distill, encoded: EncoderOutput, batch: Batch) -> dict[str, float]:
+def by_hand(
+    objective: FeatureDistillation, encoded: EncoderOutput, batch: Batch
+) -> dict[str, float]:
     """Distill's terms with loops, from its description alone."""
     items: dict[str, list] = {"sentence": [], "word": []}
     for b in range(len(batch)):
-        pieces = batch.text.word[b].tolist()
+        pieces = batch.text.word_ids[b].tolist()
         inner = [
-            t for t in range(len(pieces)) if batch.text.mask[b, t] and not batch.text.special[b, t]
+            t
+            for t in range(len(pieces))
+            if batch.text.attention_mask[b, t] and not batch.text.special_tokens_mask[b, t]
         ]
         state = encoded.text[b, 0] if objective.pool == "cls" else encoded.text[b, inner].mean(0)
-        words = tuple(w for w in batch.words[b].tolist() if w >= 0)
+        words = tuple(w for w in batch.word_type_ids[b].tolist() if w >= 0)
         items["sentence"].append(
             (objective.project["sentence"](state), batch.features["sentence"][b], words)
         )
@@ -858,7 +916,7 @@ def by_hand(objective: Distill, encoded: EncoderOutput, batch: Batch) -> dict[st
 def test_distill_by_hand(options, masked, cross, taught):
     sizes = cross.sizes._replace(teacher=24)
     torch.manual_seed(6)
-    objective = Distill(sizes, **options).eval()
+    objective = FeatureDistillation(sizes, **options).eval()
     chosen = taught.get([0, 7, 12], ())
     chosen.append(replace(chosen[0], id="twin"))  # an equal text is no negative
     if masked:
@@ -870,22 +928,24 @@ def test_distill_by_hand(options, masked, cross, taught):
     assert found.keys() == expected.keys()
     for term in found:
         assert float(found[term]) == pytest.approx(expected[term], rel=1e-4), term
-    words = torch.cat([w[w >= 0] for w in batch.words])
+    words = torch.cat([w[w >= 0] for w in batch.word_type_ids])
     assert len(words.unique()) < len(words), "some words stand in several texts"
 
 
 @torch.no_grad()
 def test_masked_words_take_no_part(cross, taught):
-    objective = Distill(cross.sizes._replace(teacher=24), kind="l1", sentence=0.0)
+    objective = FeatureDistillation(cross.sizes._replace(teacher=24), kind="l1", sentence=0.0)
     sample = taught.get([0], ())[0]
     batch = collate([sample])
-    words = int((batch.words >= 0).sum())
+    words = int((batch.word_type_ids >= 0).sum())
     for w in (0, words - 1):
-        label = np.where(sample.text.word == w, sample.text.ids, IGNORE)
+        label = np.where(sample.text.word_ids == w, sample.text.input_ids, IGNORE)
         hidden = collate([sample.with_label("masked_lm", label)])
         assert objective.count(hidden) == {"l1_word": words - 1}
         encoded = cross(hidden)
-        changed = replace(encoded, text=encoded.text + 100.0 * (hidden.text.word == w)[..., None])
+        changed = replace(
+            encoded, text=encoded.text + 100.0 * (hidden.text.word_ids == w)[..., None]
+        )
         torch.testing.assert_close(objective(encoded, hidden), objective(changed, hidden))
 
 
@@ -895,14 +955,14 @@ def test_shares_weigh_the_terms(cross, taught):
     sizes = cross.sizes._replace(teacher=24)
     encoded = cross(batch)
     torch.manual_seed(1)
-    plain = Distill(sizes)
-    weighed = Distill(sizes, sentence=0.5, word=3.0)
+    plain = FeatureDistillation(sizes)
+    weighed = FeatureDistillation(sizes, sentence=0.5, word=3.0)
     weighed.load_state_dict(plain.state_dict())
     one, other = plain(encoded, batch), weighed(encoded, batch)
     torch.testing.assert_close(other["contrastive_sentence"], 0.5 * one["contrastive_sentence"])
     torch.testing.assert_close(other["contrastive_word"], 3.0 * one["contrastive_word"])
-    assert set(Distill(sizes, sentence=0.0)(encoded, batch)) == {"contrastive_word"}
-    assert Distill(sizes, sentence=0.0).count(batch).keys() == {"contrastive_word"}
+    assert set(FeatureDistillation(sizes, sentence=0.0)(encoded, batch)) == {"contrastive_word"}
+    assert FeatureDistillation(sizes, sentence=0.0).count(batch).keys() == {"contrastive_word"}
 
 
 # -- the teacher -----------------------------------------------------------------------------------------------------
@@ -914,13 +974,13 @@ def test_teacher_features_by_hand(tower, samples, clip_tokenizer):
     batch = collate(samples.get([0, 7]))
     found = teacher.features(batch)
     states, pooled = clip(batch.clip)
-    own = [int(n) for n in (batch.clip.row == 1).nonzero()]
+    own = [int(n) for n in (batch.clip.row_index == 1).nonzero()]
     assert len(own) > 1
     torch.testing.assert_close(found["sentence"][1], pooled[own].mean(0))
     for b in range(2):
-        joined = batch.clip.join(states)[b]
-        for k in range(int((batch.words[b] >= 0).sum())):
-            pieces = (batch.clip.word[b] == k).nonzero().flatten()
+        joined = batch.clip.flatten_states(states)[b]
+        for k in range(int((batch.word_type_ids[b] >= 0).sum())):
+            pieces = (batch.clip.word_ids[b] == k).nonzero().flatten()
             assert bool(found["has"][b, k]) == bool(len(pieces))
             if len(pieces):  # the last piece alone has seen the whole word
                 torch.testing.assert_close(found["words"][b, k], joined[pieces[-1]])
@@ -948,7 +1008,9 @@ def test_taught_samples_carry_the_teachers_features(tower, samples):
         batch = add_features(teacher, batch)[0] if data is live else batch
         assert batch.clip is not None
         assert batch.ids == online.ids
-        assert torch.equal(batch.features["has"], online.features["has"] & (batch.words >= 0))
+        assert torch.equal(
+            batch.features["has"], online.features["has"] & (batch.word_type_ids >= 0)
+        )
         torch.testing.assert_close(
             batch.features["sentence"], online.features["sentence"], atol=1e-5, rtol=0
         )
@@ -965,12 +1027,14 @@ def test_supervised_uses_the_encoders_own_pooler(student, text_only):
     form = Classification(("no", "yes"))
     for name, has in (("bert", True), ("electra", False)):
         model = student(name)
-        objective = Supervised(model.sizes, form=form).eval()
+        objective = SupervisedObjective(model.sizes, output_type=form).eval()
         assert (objective.head.pooler is None) is has
         batch = collate(text_only.get([0, 1, 2]))
         encoded = model(batch)
         pooled = (
-            encoded.pooled if has else torch.tanh(objective.head.pooler.dense(encoded.text[:, 0]))
+            encoded.pooler_output
+            if has
+            else torch.tanh(objective.head.pooler.dense(encoded.text[:, 0]))
         )
         torch.testing.assert_close(
             objective.outputs(encoded, batch), objective.head.classify(pooled)

@@ -21,16 +21,16 @@ from groundling.commands.finetune import run as tuning
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.core.rng import seed_of
-from groundling.data.samples import TextSamples
+from groundling.core.rng import derive_seed
+from groundling.data.samples import TextDataset
 from groundling.models.attention import AttentionMap
-from groundling.models.clip import ClipEncoder, load_clip_text
-from groundling.models.crossmodal import LAYERS, CrossModal
-from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import configured
+from groundling.models.clip import ClipTextEncoder, load_clip_text_tower
+from groundling.models.cross_modal import LAYERS, CrossModalEncoder
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings
 from groundling.training.loop import train
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 
 TWO = replace(STEPS, steps=2, save_every=10)
 SHORT, PAIR = Example("s", "a dog"), Example("p", "a red dog runs", "it is wet")
@@ -62,7 +62,7 @@ def at(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) -> AdaptConfig:
     text = (str(at / "text.txt"),)
-    return configured(
+    return make_settings(
         AdaptConfig,
         student=str(at / student),
         teacher=str(at / teacher),
@@ -74,7 +74,7 @@ def adaptation(at: Path, student: str, teacher: str, arm: str, **options: bool) 
 
 
 def tuned(at: Path, model: Path, out: Path, **options: object) -> dict:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(model),
         task="glue/rte",
@@ -96,7 +96,7 @@ def encoder_weights(folder: Path) -> dict[str, torch.Tensor]:
 
 
 def read(student: nn.Module, *examples: Example) -> Batch:
-    return collate(TextSamples(examples, *student.inputs(40)).get(range(len(examples))))
+    return collate(TextDataset(examples, *student.inputs(40)).get(range(len(examples))))
 
 
 @pytest.mark.parametrize("arm", ["xdbert", "contrastive"])
@@ -111,7 +111,7 @@ def test_every_student_learns(
         if arm == "xdbert"
         else {"contrastive_sentence", "contrastive_word"}
     )
-    assert set(result["last"]) == terms | {"mlm", "loss"}
+    assert set(result["train_metrics"]) == terms | {"mlm", "loss"}
     before, after = (
         encoder_weights(folder) for folder in (at / student, tmp_path / "adapt" / "model")
     )
@@ -119,11 +119,11 @@ def test_every_student_learns(
     assert sum(not torch.equal(after[k], before[k]) for k in before) > len(before) / 2
     stock = AutoModel.from_pretrained(tmp_path / "adapt" / "model").eval()
     words = AutoTokenizer.from_pretrained(tmp_path / "adapt" / "model")
-    ours = load_student(tmp_path / "adapt" / "model").eval()
+    ours = load_encoder(tmp_path / "adapt" / "model").eval()
     with torch.no_grad():
-        expected = stock(**words(PAIR.text, PAIR.pair, return_tensors="pt")).last_hidden_state
+        expected = stock(**words(PAIR.text, PAIR.text_pair, return_tensors="pt")).last_hidden_state
         torch.testing.assert_close(ours(read(ours, PAIR)).text, expected, rtol=0, atol=1e-5)
-    assert isinstance(ours, TextEncoder) and bool(ours.sizes.pooled) == (
+    assert isinstance(ours, TextEncoder) and bool(ours.sizes.pooler_output) == (
         student in {"bert", "roberta"}
     )
     if teacher == "clip":  # of which the encoder has kept nothing
@@ -137,7 +137,7 @@ def test_a_missing_pooler_is_the_tasks_own(
     assert model.encoder.pooler is None
 
     def starting(
-        model: nn.Module, objectives: list[Supervised], *rest: object, **options: object
+        model: nn.Module, objectives: list[SupervisedObjective], *rest: object, **options: object
     ) -> dict:
         seen.append(objectives[0].head.pooler.dense.weight.clone())
         return train(model, objectives, *rest, **options)
@@ -147,18 +147,20 @@ def test_a_missing_pooler_is_the_tasks_own(
     for name in ("a", "b"):
         torch.manual_seed(ord(name))
         tuned(at, tmp_path / "adapt" / "model", tmp_path / name)
-    torch.manual_seed(seed_of(0, "init", "glue/rte"))
-    fresh = Supervised(model.sizes, form=Classification(("no", "yes"))).head.pooler.dense.weight
+    torch.manual_seed(derive_seed(0, "init", "glue/rte"))
+    fresh = SupervisedObjective(
+        model.sizes, output_type=Classification(("no", "yes"))
+    ).head.pooler.dense.weight
     assert [torch.equal(weight, fresh) for weight in seen] == [
         True,
         True,
-    ]  # neither by chance nor `Match`'s
+    ]  # neither by chance nor `SameSentencePrediction`'s
 
 
 def test_frozen_words_are_the_word_table_alone(at: Path, tmp_path: Path) -> None:
     for name in ("electra", "clip"):
-        tuned(at, at / name, tmp_path / name, freeze_words=True, save_model=True)
-        before, after = load_student(at / name), load_student(tmp_path / name / "seed-0" / "model")
+        tuned(at, at / name, tmp_path / name, freeze_word_embeddings=True, save_model=True)
+        before, after = load_encoder(at / name), load_encoder(tmp_path / name / "seed-0" / "model")
         table = {id(p) for p in before.word_embeddings().parameters()}
         words = [n for n, p in before.named_parameters() if id(p) in table]
         assert len(words) == 1
@@ -169,19 +171,19 @@ def test_frozen_words_are_the_word_table_alone(at: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("teacher", TEACHERS)
 def test_a_text_tower_is_a_student(teacher: str, at: Path, tmp_path: Path) -> None:
-    tower = load_student(at / teacher).eval()
-    assert isinstance(tower, ClipEncoder)
+    tower = load_encoder(at / teacher).eval()
+    assert isinstance(tower, ClipTextEncoder)
     batch = read(tower, SHORT, PAIR, LONG)
     assert batch.text is None
-    assert (batch.clip.row.tolist(), batch.clip.types.tolist()) == (
+    assert (batch.clip.row_index.tolist(), batch.clip.token_type_ids.tolist()) == (
         [0, 1, 1, 2, 2, 2, 2],
         [0, 0, 1, 0, 0, 1, 1],
     )
-    assert batch.dropped > 0
+    assert batch.truncated_tokens > 0
     with torch.no_grad():
-        pooled = tower(batch).pooled
+        pooled = tower(batch).pooler_output
         features = tower.clip(batch.clip)[1]
-    zero = torch.zeros(tower.clip.width)
+    zero = torch.zeros(tower.clip.embed_dim)
     expected = [
         features[0],
         zero,
@@ -192,10 +194,10 @@ def test_a_text_tower_is_a_student(teacher: str, at: Path, tmp_path: Path) -> No
     ]
     torch.testing.assert_close(pooled.view(6, -1), torch.stack(expected))
     tuned(at, at / teacher, tmp_path / "tuned", save_model=True)
-    after = load_student(tmp_path / "tuned" / "seed-0" / "model").eval()
-    assert isinstance(after, ClipEncoder)
+    after = load_encoder(tmp_path / "tuned" / "seed-0" / "model").eval()
+    assert isinstance(after, ClipTextEncoder)
     with torch.no_grad():
-        assert not torch.allclose(after(batch).pooled, pooled)
+        assert not torch.allclose(after(batch).pooler_output, pooled)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +205,7 @@ def test_a_text_tower_is_a_student(teacher: str, at: Path, tmp_path: Path) -> No
 )
 @torch.no_grad()
 def test_a_saved_tower_is_stock(teacher: str, kind: type, at: Path, tmp_path: Path) -> None:
-    tower = load_student(at / teacher).eval()
+    tower = load_encoder(at / teacher).eval()
     tower.export(tmp_path)
     stock, report = kind.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
@@ -213,8 +215,10 @@ def test_a_saved_tower_is_stock(teacher: str, kind: type, at: Path, tmp_path: Pa
     theirs = stock(input_ids=ids)
     expected = theirs.pooler_output if teacher == "siglip" else theirs.text_embeds
     torch.testing.assert_close(tower.clip(read(tower, SHORT).clip)[1], expected, rtol=0, atol=1e-5)
-    again = ClipEncoder(*load_clip_text(tmp_path)).eval()
-    assert torch.equal(again(read(again, LONG)).pooled, tower(read(tower, LONG)).pooled)
+    again = ClipTextEncoder(*load_clip_text_tower(tmp_path)).eval()
+    assert torch.equal(
+        again(read(again, LONG)).pooler_output, tower(read(tower, LONG)).pooler_output
+    )
 
 
 @pytest.fixture(scope="module")
@@ -234,30 +238,37 @@ def joint(at: Path) -> dict[str, Path]:
 def test_a_whole_model_is_written_and_read(
     teacher: str, joint: dict[str, Path], tmp_path: Path
 ) -> None:
-    model = load_student(joint[teacher]).eval()
-    assert isinstance(model, CrossModal)
+    model = load_encoder(joint[teacher]).eval()
+    assert isinstance(model, CrossModalEncoder)
     beside = load_file(joint[teacher].parent / "model" / "model.safetensors")
     assert all(
         torch.equal(value, beside[key]) for key, value in model.text.encoder.state_dict().items()
     )
     model.export(tmp_path / "again")
-    again = load_student(tmp_path / "again").eval()
+    again = load_encoder(tmp_path / "again").eval()
     batch = read(model, SHORT, PAIR, LONG)
-    assert torch.bincount(batch.clip.row * 2 + batch.clip.types).tolist() == [1, 0, 1, 1, 2, 2]
+    assert torch.bincount(batch.clip.row_index * 2 + batch.clip.token_type_ids).tolist() == [
+        1,
+        0,
+        1,
+        1,
+        2,
+        2,
+    ]
     told: list[AttentionMap] = []
     one, other = model(batch, attention=told.append), again(batch)
     for name in ("text", "visual", "joint_text", "joint_visual"):
         assert torch.equal(getattr(one, name), getattr(other, name)), name
-    shape = (3, 2, batch.text.ids.shape[1], batch.clip.key_mask.shape[1])
+    shape = (3, 2, batch.text.input_ids.shape[1], batch.clip.key_mask.shape[1])
     over_clip = [map.weights for map in told if map.name == "text over clip"]
-    assert (one.pooled, [tuple(maps.shape) for maps in over_clip]) == (None, [shape, shape])
+    assert (one.pooler_output, [tuple(maps.shape) for maps in over_clip]) == (None, [shape, shape])
     for maps in over_clip:
         assert maps.sum(-1) == pytest.approx(1, abs=1e-5)
         assert not maps.masked_select(~batch.clip.key_mask[:, None, None, :]).any()
     assert torch.equal(model(batch).joint_text, one.joint_text)
     (tmp_path / "again" / LAYERS).write_bytes(b"no tensors")
     with pytest.raises(InputError, match=f"{LAYERS}: cannot be read"):
-        load_student(tmp_path / "again")
+        load_encoder(tmp_path / "again")
 
 
 @pytest.mark.parametrize("teacher", TEACHERS)
@@ -267,7 +278,10 @@ def test_a_whole_model_is_tuned_from_what_it_has_joined(
     heads, seen = load_file(joint[teacher] / "groundling_heads.safetensors"), []
 
     def starting(
-        model: CrossModal, objectives: list[Supervised], *rest: object, **options: object
+        model: CrossModalEncoder,
+        objectives: list[SupervisedObjective],
+        *rest: object,
+        **options: object,
     ) -> dict:
         objective, batch = objectives[0].eval(), read(model.eval(), PAIR)
         head = objective.head
@@ -282,7 +296,7 @@ def test_a_whole_model_is_tuned_from_what_it_has_joined(
     monkeypatch.setattr(tuning, "train", starting)
     tuned(at, joint[teacher], tmp_path / "tuned", save_model=True)
     assert seen
-    after = load_student(tmp_path / "tuned" / "seed-0" / "model")
-    before = dict(load_student(joint[teacher]).named_parameters())
+    after = load_encoder(tmp_path / "tuned" / "seed-0" / "model")
+    before = dict(load_encoder(joint[teacher]).named_parameters())
     moved = {n.split(".")[0] for n, p in after.named_parameters() if not torch.equal(p, before[n])}
     assert moved == {"text", "clip", "cross"}

@@ -29,8 +29,14 @@ def clip_row(*windows: tuple[int, ...], pad: int = 8, second: int = 9) -> TextRo
 @pytest.fixture
 def batch() -> Batch:
     pair = clip_row((3, 6, 4), (3, 7, 7, 4), (3, 4), second=2)
-    a = Sample("a", text_row(1, 5, 2), pair, np.array([11, 12]), dropped=2)
-    b = Sample("b", text_row(1, 5, 6, 7, 2), clip_row((3, 5, 4)), np.array([11, 13, 14]), dropped=3)
+    a = Sample("a", text_row(1, 5, 2), pair, np.array([11, 12]), truncated_tokens=2)
+    b = Sample(
+        "b",
+        text_row(1, 5, 6, 7, 2),
+        clip_row((3, 5, 4)),
+        np.array([11, 13, 14]),
+        truncated_tokens=3,
+    )
     a = replace(a, labels={"one": np.array(1), "each": np.array([IGNORE, 5, IGNORE])})
     b = replace(b, labels={"one": np.array(0), "each": np.array([IGNORE, 5, 6, 7, IGNORE])})
     a = replace(
@@ -45,16 +51,16 @@ def batch() -> Batch:
 def test_text_is_padded_and_masked(batch):
     assert batch.ids == ("a", "b")
     assert len(batch) == 2
-    assert batch.text.ids.tolist() == [[1, 5, 2, 9, 9], [1, 5, 6, 7, 2]]
-    assert batch.text.mask.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
-    assert batch.text.special.tolist() == [
+    assert batch.text.input_ids.tolist() == [[1, 5, 2, 9, 9], [1, 5, 6, 7, 2]]
+    assert batch.text.attention_mask.tolist() == [[True] * 3 + [False] * 2, [True] * 5]
+    assert batch.text.special_tokens_mask.tolist() == [
         [True, False, True, True, True],
         [True, False, False, False, True],
     ]
-    assert batch.text.word.tolist() == [[-1, 0, -1, -1, -1], [-1, 0, 1, 2, -1]]
-    assert batch.text.types.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
-    assert batch.words.tolist() == [[11, 12, -1], [11, 13, 14]]
-    assert batch.dropped == 5
+    assert batch.text.word_ids.tolist() == [[-1, 0, -1, -1, -1], [-1, 0, 1, 2, -1]]
+    assert batch.text.token_type_ids.tolist() == [[0, 0, 1, 0, 0], [0, 0, 0, 0, 1]]
+    assert batch.word_type_ids.tolist() == [[11, 12, -1], [11, 13, 14]]
+    assert batch.truncated_tokens == 5
     assert batch.pixels is None
 
 
@@ -71,14 +77,17 @@ def test_labels_and_features_are_padded(batch):
 
 def test_windows_are_as_many_as_needed(batch):
     clip = batch.clip
-    assert clip.ids.tolist() == [[3, 6, 4, 8], [3, 7, 7, 4], [3, 4, 8, 8], [3, 5, 4, 8]]
-    assert clip.mask.sum(1).tolist() == [3, 4, 2, 3]
-    assert clip.row.tolist() == [0, 0, 0, 1]
-    assert clip.last.tolist() == [2, 3, 1, 2]
-    assert clip.types.tolist() == [0, 0, 1, 0]
-    assert clip.flat_ids.tolist() == [[3, 6, 4, 3, 7, 7, 4, 3, 4], [3, 5, 4, 8, 8, 8, 8, 8, 8]]
+    assert clip.input_ids.tolist() == [[3, 6, 4, 8], [3, 7, 7, 4], [3, 4, 8, 8], [3, 5, 4, 8]]
+    assert clip.attention_mask.sum(1).tolist() == [3, 4, 2, 3]
+    assert clip.row_index.tolist() == [0, 0, 0, 1]
+    assert clip.eot_index.tolist() == [2, 3, 1, 2]
+    assert clip.token_type_ids.tolist() == [0, 0, 1, 0]
+    assert clip.flat_input_ids.tolist() == [
+        [3, 6, 4, 3, 7, 7, 4, 3, 4],
+        [3, 5, 4, 8, 8, 8, 8, 8, 8],
+    ]
     assert clip.key_mask.tolist() == [[True] * 9, [True] * 3 + [False] * 6]
-    assert clip.word.tolist() == [
+    assert clip.word_ids.tolist() == [
         [-1, 0, -1, -1, 1, 2, -1, -1, -1],
         [-1, 0, -1, -1, -1, -1, -1, -1, -1],
     ]
@@ -93,23 +102,33 @@ def test_join_lays_windows_end_to_end(batch):
     assert torch.equal(joined[1, :3], expected[1])
     assert not joined[1, 3:].any()
     # What is joined is what the flat layout says: ids as states come out as the flat ids.
-    flat = batch.clip.join(batch.clip.ids[..., None].float())[..., 0]
-    assert torch.equal(flat[batch.clip.key_mask], batch.clip.flat_ids[batch.clip.key_mask].float())
+    flat = batch.clip.join(batch.clip.input_ids[..., None].float())[..., 0]
+    assert torch.equal(
+        flat[batch.clip.key_mask], batch.clip.flat_input_ids[batch.clip.key_mask].float()
+    )
     joined.sum().backward()
-    assert torch.equal(states.grad[..., 0].bool(), batch.clip.mask)
+    assert torch.equal(states.grad[..., 0].bool(), batch.clip.attention_mask)
 
 
 def test_real_samples_survive_collation(samples):
     chosen = samples.get([0, 7, 3, 15])
     batch = collate(chosen)
     for b, sample in enumerate(chosen):
-        assert np.array_equal(batch.text.ids[b, batch.text.mask[b]], sample.text.ids)
-        assert np.array_equal(batch.text.word[b, batch.text.mask[b]], sample.text.word)
-        assert np.array_equal(batch.clip.flat_ids[b, batch.clip.key_mask[b]], sample.clip.ids)
-        assert batch.text.special[b, ~batch.text.mask[b]].all()
-        own = batch.clip.row == b
-        assert int(own.sum()) == sample.clip.window.max() + 1
-        assert np.array_equal(batch.clip.ids[own][batch.clip.mask[own]], sample.clip.ids)
+        assert np.array_equal(
+            batch.text.input_ids[b, batch.text.attention_mask[b]], sample.text.input_ids
+        )
+        assert np.array_equal(
+            batch.text.word_ids[b, batch.text.attention_mask[b]], sample.text.word_ids
+        )
+        assert np.array_equal(
+            batch.clip.flat_input_ids[b, batch.clip.key_mask[b]], sample.clip.input_ids
+        )
+        assert batch.text.special_tokens_mask[b, ~batch.text.attention_mask[b]].all()
+        own = batch.clip.row_index == b
+        assert int(own.sum()) == sample.clip.window_index.max() + 1
+        assert np.array_equal(
+            batch.clip.input_ids[own][batch.clip.attention_mask[own]], sample.clip.input_ids
+        )
 
 
 def test_pixels_are_stacked(pictures):
@@ -143,13 +162,13 @@ def test_batch_and_parts_are_frozen(batch):
     for part in (batch, batch.text, batch.clip):
         with pytest.raises(FrozenInstanceError):
             part.ids = None
-    assert replace(batch, dropped=0).dropped == 0
-    assert batch.dropped == 5
+    assert replace(batch, truncated_tokens=0).dropped == 0
+    assert batch.truncated_tokens == 5
 
 
 def test_to_moves_every_tensor(batch):
     moved = batch.to("meta")
-    tensors = [moved.words, *moved.labels.values(), *moved.features.values()]
+    tensors = [moved.word_type_ids, *moved.labels.values(), *moved.features.values()]
     tensors += [
         v
         for part in (moved.text, moved.clip)
@@ -159,5 +178,5 @@ def test_to_moves_every_tensor(batch):
     assert len(tensors) == 1 + 2 + 2 + 5 + 10
     assert all(t.device.type == "meta" for t in tensors)
     assert moved.ids == batch.ids
-    assert moved.dropped == 5
-    assert batch.words.device.type == "cpu"
+    assert moved.truncated_tokens == 5
+    assert batch.word_type_ids.device.type == "cpu"

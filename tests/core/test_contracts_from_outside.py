@@ -15,23 +15,23 @@ from torch import Tensor, nn
 
 from groundling import objectives as making
 from groundling.commands.finetune.data import read_splits
-from groundling.core.batch import Batch, EncoderOutput, Example, Sample, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.formats import ModelFormat
 from groundling.models.multimodal_embeddings import MultimodalEmbeddings
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec, make_objectives
-from groundling.objectives.supervised import Supervised
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers import Teacher
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.inner_steps import InnerStep
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.training.loop import train
-from groundling.vision_language.loading import load_student
+from groundling.training.training_steps import TrainingStep
+from groundling.vision_language.loading import load_encoder
 
 STEP = TrainConfig(steps=1, batch=4, lr=1e-3, cpu=True)
 
@@ -40,7 +40,7 @@ class Length(Objective):
     """A sound objective, of which one method is put out of order."""
 
     name = "length"
-    needs = ("text",)
+    required_fields = ("text",)
 
     def count(self, batch: Batch) -> Any:
         return {"length": batch.rows}
@@ -56,14 +56,14 @@ class Says(Teacher):
     width = 3
 
     def inputs(self, rows: Sequence[Sample]) -> Any:
-        return [Sample(row.id, words=np.array([len(row.words)])) for row in rows]
+        return [Sample(row.id, word_type_ids=np.array([len(row.word_type_ids)])) for row in rows]
 
     def features(self, batch: Batch) -> Any:
-        return {"said": batch.words.float().expand(-1, 3)}
+        return {"said": batch.word_type_ids.float().expand(-1, 3)}
 
 
 class Hears(Length):
-    needs = ("text", "features.said")
+    required_fields = ("text", "features.said")
 
 
 def with_method(kind: type, method: str, answer: Callable[..., Any]) -> Any:
@@ -85,7 +85,11 @@ OBJECTIVES = [
     ("forward", lambda e, b: {"length": 1.0}, "`forward`.*'length' a float"),
     ("forward", lambda e, b: {"length": e.text.sum((1, 2))[:1]}, r"\(1,\) as 'length'"),
     ("count", lambda b: b.rows, "`count` returned an int"),
-    ("count", lambda b: {"length": b.text.mask.sum()}, "`count` says a Tensor of 'length'"),
+    (
+        "count",
+        lambda b: {"length": b.text.attention_mask.sum()},
+        "`count` says a Tensor of 'length'",
+    ),
     ("count", lambda b: {"length": 0.5}, "`count` says a float of 'length'"),
     ("count", lambda b: {"length": -1}, "`count` says -1 of 'length'"),
     ("read", lambda e, b: {"logits": e.text}, "`read` returned a dict"),
@@ -124,16 +128,16 @@ def test_what_could_not_be_saved_is_told_before_training(monkeypatch: pytest.Mon
             "list", lambda given: with_method(Length, "saved", list)(given.sizes)
         ),
         "text": ObjectiveSpec(
-            "text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(Sizes())
+            "text", lambda given: with_method(Length, "saved", lambda: {"a": 1})(OutputSizes())
         ),
         "none": ObjectiveSpec("none", lambda given: None),
     }
     monkeypatch.setattr(making, "part_named", parts.__getitem__)
     for name in ("list", "text"):
         with pytest.raises(InputError, match="length: `saved` returns no modules by name"):
-            make_objectives([name], ObjectiveContext(Sizes()), 0)
+            make_objectives([name], ObjectiveContext(OutputSizes()), 0)
     with pytest.raises(InputError, match="none: makes a NoneType, expected an Objective"):
-        make_objectives(["none"], ObjectiveContext(Sizes()), 0)
+        make_objectives(["none"], ObjectiveContext(OutputSizes()), 0)
 
 
 TEACHERS = [
@@ -144,7 +148,7 @@ TEACHERS = [
     ("features", lambda b: torch.zeros(len(b), 3), "`features` returned a Tensor"),
     (
         "inputs",
-        lambda rows: [Sample("a", words=np.array([1]))] * (len(rows) + 1),
+        lambda rows: [Sample("a", word_type_ids=np.array([1]))] * (len(rows) + 1),
         "`inputs` returned",
     ),
     ("inputs", lambda rows: [], "`inputs` returned 0"),
@@ -181,7 +185,7 @@ def test_so_is_one_of_what_is_kept(method: str, answer: Any, told: str, text_onl
         TeacherDataset(text_only, with_method(Says, method, answer)(), FeatureCache())
 
 
-class Vector(InnerStep):
+class Vector(TrainingStep):
     """Returns terms that are not summed."""
 
     def __call__(self, micro: Any) -> Any:
@@ -224,7 +228,10 @@ def test_a_head_that_is_too_wide_is_told(student: Any, text_only: Any, tmp_path:
     form = Classification(("no", "yes"))
     with pytest.raises(InputError, match=r"^Wide: this head answers \(4, 3\), expected 2 outputs"):
         trained(
-            student, text_only, tmp_path, lambda sizes: Supervised(sizes, form=form, head=Wide())
+            student,
+            text_only,
+            tmp_path,
+            lambda sizes: SupervisedObjective(sizes, output_type=form, head=Wide()),
         )
 
 
@@ -233,7 +240,7 @@ BROKEN = ModelFormat("broken", lambda source: True, lambda source: nn.Linear(2, 
 
 def test_a_kind_that_loads_no_student_is_told() -> None:
     with pytest.raises(InputError, match="`load` returned a Linear, expected an Encoder"):
-        load_student("anywhere", f"{__name__}:BROKEN")
+        load_encoder("anywhere", f"{__name__}:BROKEN")
 
 
 @pytest.mark.parametrize(
@@ -253,7 +260,7 @@ def test_a_joins_fault_is_told_by_its_name(parts: Any, told: str, student: Any) 
             return parts(words)
 
     model = student()
-    examples = TextSamples(toys.examples(4), TextInput(model.tokenizer, 40))
+    examples = TextDataset(toys.examples(4), TextRowEncoder(model.tokenizer, 40))
     batch = collate(examples.get(range(4)))
     with pytest.raises(InputError, match=r"^broken: `parts` returns") as fault:
         Broken(8)(model.encoder.embeddings, batch)

@@ -13,15 +13,15 @@ from builders.commands import adapting_with
 from homes import put
 
 from groundling.commands.adapt import run as adapting
-from groundling.core.errors import InputError, first_line, in_one_line, reading
+from groundling.core.errors import InputError, convert_read_errors, first_line, flatten_message
 
 
 def test_an_error_is_quoted_in_one_short_line() -> None:
     error = OSError("\n  first  line\nsecond line " + 200 * "x")
     assert first_line(error) == "first  line"
-    assert in_one_line(error).startswith("first line second line xxx")
-    assert (len(in_one_line(error)), len(first_line(ValueError(200 * "y")))) == (160, 160)
-    assert (first_line(KeyError()), in_one_line(KeyError())) == ("KeyError", "")
+    assert flatten_message(error).startswith("first line second line xxx")
+    assert (len(flatten_message(error)), len(first_line(ValueError(200 * "y")))) == (160, 160)
+    assert (first_line(KeyError()), flatten_message(KeyError())) == ("KeyError", "")
 
 
 def packed(path: Path) -> None:
@@ -49,12 +49,12 @@ def test_e14_what_a_reader_stumbles_over_is_one_line_that_names_the_file(
     read: Callable[[Path], Any], tmp_path: Path
 ) -> None:
     file = put(tmp_path / "damaged", b"\xff")
-    with pytest.raises(InputError) as told, reading(file):
+    with pytest.raises(InputError) as told, convert_read_errors(file):
         list(read(file))
     assert str(told.value).startswith(f"{file}: cannot be read (")
     with (
         pytest.raises(InputError, match="gone: no such file; make it"),
-        reading("gone", "; make it"),
+        convert_read_errors("gone", "; make it"),
     ):
         Path("gone").read_bytes()
 

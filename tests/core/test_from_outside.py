@@ -35,19 +35,25 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Batch, Perturbation, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.core.registry import is_outside
-from groundling.data.regions.samples import RegionOptions, RegionSamples
-from groundling.objectives import Objective, ObjectiveContext, part_named
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import configured
-from groundling.stats.finished_runs import collect
+from groundling.core.registry import is_import_path
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.objectives import Objective, ObjectiveContext, find_objective
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings
+from groundling.stats.finished_runs import collect_runs
 from groundling.studies.worlds.commands import PROBE as probe
 from groundling.studies.worlds.commands import ProbeConfig, WorldConfig
 from groundling.studies.worlds.world import World
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, PlainStep, train
-from groundling.vision_language.loading import load_student
-from groundling.vision_language.single_stream import SingleStream
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
+from groundling.training.loop import (
+    MicroBatchContext,
+    ModelWithObjectives,
+    PlainTrainingStep,
+    TrainingStep,
+    train,
+)
+from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
@@ -116,14 +122,14 @@ SCORED = replace(DOGS, name="scored dogs", metrics=(OWN, ACCURACY))
 ''',
     "mine/wrong.py": """
 from groundling.objectives import Objective
-from groundling.training.loop import PlainStep
+from groundling.training.loop import PlainTrainingStep
 
 
 def needs_one(value):
     return value
 
 
-class Needs(PlainStep):
+class Needs(PlainTrainingStep):
     def __init__(self, value):
         self.value = value
 
@@ -134,7 +140,7 @@ LINES = "two\\nlines"
     "mine/unfinished.py": """
 from groundling.objectives import Objective
 from groundling.teachers import Teacher
-from groundling.training.loop import PlainStep
+from groundling.training.loop import PlainTrainingStep
 
 
 class Nameless(Objective):
@@ -160,7 +166,7 @@ class Widthless(Teacher):
     name = "widthless"
 
 
-class Silent(PlainStep):
+class Silent(PlainTrainingStep):
     def __call__(self, micro):
         super().__call__(micro)
 """,
@@ -237,7 +243,7 @@ RTE = ["finetune", "--model", "bert-base-uncased", "--task", "glue/rte", "--data
 RTE += FEW
 DOGS = ["finetune", "--model", "bert-base-uncased", "--task", "mine.dogs:DOGS", "--data", "my_dogs"]
 DOGS += FEW
-PRETRAIN = ["pretrain", "--student", "bert-base-uncased", "--regions", "runs/store"]
+PRETRAIN = ["pretrain", "--model", "bert-base-uncased", "--regions", "runs/store"]
 PRETRAIN += ["--captions", "my_captions.tsv", *FEW]
 
 
@@ -255,7 +261,7 @@ def test_the_examples_are_all_there() -> None:
 
 def test_an_objective_takes_part_in_every_training(tmp_path: Path) -> None:
     run(*ADAPT, "--arm", "mlm+mine.shorter:SHORTER", "--out", str(tmp_path / "adapt"))
-    assert set(result(tmp_path / "adapt")["last"]) == {"loss", "mlm", "length"}
+    assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "length"}
     assert "mine.shorter:SHORTER" in (tmp_path / "adapt/model/README.md").read_text()
     run(*RTE, "--objectives", "mine.shorter:Shorter", "--out", str(tmp_path / "tuned"))
     assert {"task", "length"} <= set(log_of(tmp_path / "tuned/seed-0")[0])
@@ -276,7 +282,7 @@ def test_an_objective_as_an_object(mine: Any, student: Any, text_only: Any, tmp_
     lines = log_of(tmp_path)
     assert lines[-1]["length"] < lines[0]["length"]
     assert isinstance(
-        part_named("mine.shorter:SHORTER").make(ObjectiveContext(model.sizes)), Objective
+        find_objective("mine.shorter:SHORTER").make(ObjectiveContext(model.sizes)), Objective
     )
 
 
@@ -285,12 +291,12 @@ def test_a_gate_on_the_tasks_logits_may_leave_its_term_out(
     accumulate: int, mine: Any, student: Any, text_only: Any, tmp_path: Path
 ) -> None:
     model = student()
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     gated = mine("gated")
     # About half of the micro-batches have a sample of which the task is sure.
     doubt = gated.Doubt(model.sizes, threshold=0.56, weight=0.5)
     never = gated.Never(model.sizes)
-    config = replace(STEPS, steps=24, batch=4, accumulate=accumulate, lr=1e-4)
+    config = replace(STEPS, steps=24, batch=4, gradient_accumulation_steps=accumulate, lr=1e-4)
     train(model, [task, doubt, never], text_only, config, tmp_path)
     assert doubt.scored and doubt.skipped
     lines = log_of(tmp_path)
@@ -309,7 +315,7 @@ def test_a_term_without_a_count_is_logged_as_its_mean_over_steps(
     for every in (1, 4):
         model = student()
         torch.manual_seed(5)
-        task = Supervised(model.sizes, form=Classification(("no", "yes")))
+        task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         doubt = mine("gated").Doubt(model.sizes, threshold=0.0)
         config = replace(STEPS, steps=4, log_every=every, save_every=9)
         train(model, [task, doubt], text_only, config, tmp_path / str(every))
@@ -384,7 +390,7 @@ def test_a_task_is_trained_judged_and_found_again(tmp_path: Path, capsys: Any) -
     for name in ("control", "other"):
         words = [*DOGS, "--seeds", "2", "--max-length", "48" if name == "other" else "40"]
         run(*words, "--out", str(tmp_path / name))
-    runs, metric = collect("control", tmp_path / "control")["mine.dogs:DOGS"]
+    runs, metric = collect_runs("control", tmp_path / "control")["mine.dogs:DOGS"]
     assert (runs.seeds, metric.name, len(runs.ids)) == ((0, 1), "accuracy", 12)
     both = [str(tmp_path / name) for name in ("control", "other")]
     run("verdict", "--runs", *both, "--out", str(tmp_path / "verdict"))
@@ -403,10 +409,10 @@ def test_a_metric_of_ones_own_is_found(tmp_path: Path) -> None:
     words = [word.replace("mine.dogs:DOGS", "mine.scored:SCORED") for word in DOGS]
     run(*words, "--out", str(tmp_path))
     assert result(tmp_path)["headline"] == "right answers"
-    _, metric = collect("mine", tmp_path, ("mine.scored:SCORED",))["mine.scored:SCORED"]
+    _, metric = collect_runs("mine", tmp_path, ("mine.scored:SCORED",))["mine.scored:SCORED"]
     assert metric.name == "right answers"
     with pytest.raises(InputError, match=r"--trust mine\.scored:SCORED"):
-        collect("mine", tmp_path)
+        collect_runs("mine", tmp_path)
 
 
 @pytest.mark.usefixtures("in_process")
@@ -456,13 +462,13 @@ def plain(shared: Path) -> Path:
     return out
 
 
-SEEN = ["--regions", "runs/store", "--join", "mine.plain:DESIGN"]
+SEEN = ["--regions", "runs/store", "--architecture", "mine.plain:DESIGN"]
 
 
 def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
     plain: Path, tmp_path: Path
 ) -> None:
-    assert set(result(plain)["last"]) == {"loss", "mlm"}
+    assert set(result(plain)["train_metrics"]) == {"loss", "mlm"}
     assert result(plain)["model"] == "plain"
     model = ["--model", str(plain / "model")]
     run("finetune", *DOGS[3:], *model, *SEEN, "--save-model", "--out", str(tmp_path))
@@ -472,8 +478,8 @@ def test_a_design_is_pretrained_and_tuned_with_its_own_phase_and_head(
         "supervised.head.classify.weight",
         "supervised.head.classify.bias",
     }
-    again = load_student(tmp_path / "seed-0/model", design="mine.plain:DESIGN")
-    assert isinstance(again, SingleStream) and again.join.kind == "plain"
+    again = load_encoder(tmp_path / "seed-0/model", architecture="mine.plain:DESIGN")
+    assert isinstance(again, SingleStreamModel) and again.join.kind == "plain"
     # A next phase resumes from it, too.
     flags = ["--student", str(tmp_path / "seed-0/model"), "--model", "mine.plain:DESIGN"]
     run("pretrain", *PRETRAIN[3:], *flags, "--out", str(tmp_path / "more"))
@@ -490,7 +496,7 @@ def test_its_head_is_the_one_that_is_used(
     run(*words, "--out", str(tmp_path / "own"))
     assert calls
     calls.clear()
-    run(*words, "--plain-head", "--out", str(tmp_path / "plain"))
+    run(*words, "--linear-head", "--out", str(tmp_path / "plain"))
     assert not calls
 
 
@@ -503,7 +509,7 @@ def test_a_design_that_is_not_named_is_one_line(plain: Path, capsys: Any, tmp_pa
     words = ["finetune", *DOGS[3:], "--model", str(plain / "model"), "--regions", "runs/store"]
     complaint = refused(capsys, *words, "--out", str(tmp_path))
     assert "unknown kind 'plain'" in complaint
-    assert "--join MODULE:NAME" in complaint
+    assert "--architecture MODULE:NAME" in complaint
 
 
 def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
@@ -511,10 +517,10 @@ def test_a_design_as_objects(mine: Any, tmp_path: Path) -> None:
     words = homes.words()
     torch.manual_seed(1)
     model = module.DESIGN.build(toys.bert(len(words)), words, 12)
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     train(model, [task], toys.seen(16), TINY, tmp_path / "run")
     model.export(tmp_path / "model")
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="mine.plain:DESIGN",
         student="bert-base-uncased",
@@ -531,7 +537,7 @@ def test_a_design_with_two_names_is_refused(mine: Any) -> None:
 
 # -- (e) a kind of model folder ----------------------------------------------------------------------------------------
 
-KIND = ["--kind", "mine.average:KIND"]
+KIND = ["--model-format", "mine.average:KIND"]
 
 
 @pytest.fixture(scope="module")
@@ -546,9 +552,9 @@ def average(shared: Path) -> Path:
 def test_a_kind_is_tuned_saved_and_loaded_again(average: Path, mine: Any, tmp_path: Path) -> None:
     assert (average / "words.safetensors").exists()
     run("finetune", *DOGS[3:], "--model", str(average), *KIND, "--out", str(tmp_path))
-    model = load_student(average, kind="mine.average:KIND")
+    model = load_encoder(average, model_format="mine.average:KIND")
     assert type(model).__name__ == "Average"
-    before = load_student("bert-base-uncased").word_embeddings().weight
+    before = load_encoder("bert-base-uncased").word_embeddings().weight
     after = model.word_embeddings().weight
     assert before.shape == after.shape and not torch.equal(before, after)
 
@@ -580,7 +586,7 @@ def test_a_model_of_ones_own_kind_and_task_is_asked_again(
 
 def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
     sizes = {"nouns": 24, "dev_nouns": 6, "test_nouns": 8, "scenes": 12, "dev_scenes": 4}
-    World(WorldConfig(**sizes, sentences=80, dev_sentences=8, blind=False)).write(
+    World(WorldConfig(**sizes, sentences=80, dev_sentences=8, control_images=False)).write(
         tmp_path / "world"
     )
     words = ["--model", str(average), *KIND, "--data", str(tmp_path / "world"), *FEW]
@@ -588,7 +594,7 @@ def test_a_kind_is_probed(average: Path, tmp_path: Path) -> None:
     asked = result(tmp_path / "asked")
     assert {"linear/colour", "world/truth"} <= set(asked)
     settings = {"model": str(average), "data": str(tmp_path / "world"), "kind": "mine.average:KIND"}
-    config = configured(ProbeConfig, **settings, questions=("odd",), seeds=1)
+    config = make_settings(ProbeConfig, **settings, questions=("odd",), seeds=1)
     assert probe(config, TINY, tmp_path / "object")["linear/colour"] == asked["linear/colour"]
 
 
@@ -614,32 +620,34 @@ ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")
 def tuned(student: Any) -> Any:
     """`tuned("uniter")`: model, its task, and data for both; always with the same weights."""
 
-    def make(name: str) -> tuple[nn.Module, Supervised, Any]:
+    def make(name: str) -> tuple[nn.Module, SupervisedObjective, Any]:
         if name in JOINS:
             words = homes.words()
             torch.manual_seed(9)
             model = JOINS[name](toys.bert(len(words)), words, width=12)
             if name == "vlbert":  # its gains start at 0: nothing seen would come through
-                nn.init.normal_(model.join.norm_text.weight)
-                nn.init.normal_(model.join.norm_region.weight)
+                nn.init.normal_(model.embeddings.norm_text.weight)
+                nn.init.normal_(model.embeddings.norm_region.weight)
             seen = toys.seen(24)
-            data: Any = RegionSamples(seen.samples, seen.store, _seeing(model))
+            data: Any = RegionDataset(seen.samples, seen.store, _seeing(model))
         else:
             model = student(name)
-            data = toys.TextSamples(toys.examples(24), *model.inputs(40))
+            data = toys.TextDataset(toys.examples(24), *model.inputs(40))
         torch.manual_seed(10)
-        task = Supervised(model.sizes, form=Classification(("no", "yes")))
+        task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         still(task)
         return still(model), task, data
 
     return make
 
 
-def _seeing(model: SingleStream) -> RegionOptions:
-    return RegionOptions(whole=model.join.whole, last_pixel=model.join.last_pixel)
+def _seeing(model: SingleStreamModel) -> RegionOptions:
+    return RegionOptions(
+        whole_image=model.join.reads_whole_image, last_pixel=model.join.has_inclusive_boxes
+    )
 
 
-def weights(model: nn.Module, task: Supervised) -> dict[str, torch.Tensor]:
+def weights(model: nn.Module, task: SupervisedObjective) -> dict[str, torch.Tensor]:
     return {k: v.detach().clone() for k, v in ModelWithObjectives(model, [task]).named_parameters()}
 
 
@@ -649,12 +657,12 @@ def test_villa_without_a_step_is_the_ordinary_step(
     name: str, accumulate: int, mine: Any, tuned: Any, tmp_path: Path
 ) -> None:
     villa = mine("villa").Villa(passes=1, size=0.0, divergence=0.0)
-    config = replace(STEPS, accumulate=accumulate)
+    config = replace(STEPS, gradient_accumulation_steps=accumulate)
     found = []
-    for inner in (PlainStep(), villa):
+    for inner in (PlainTrainingStep(), villa):
         model, task, data = tuned(name)
         out = tmp_path / type(inner).__name__
-        train(model, [task], data, config, out, inner=inner)
+        train(model, [task], data, config, out, training_step=inner)
         found.append((weights(model, task), log_of(out)))
     (ordinary, log), (adversarial, other_log) = found
     different = [k for k in ordinary if not torch.equal(ordinary[k], adversarial[k])]
@@ -664,12 +672,12 @@ def test_villa_without_a_step_is_the_ordinary_step(
         assert one == other
 
 
-class Watching(InnerStep):
+class Watching(TrainingStep):
     """Another inner step, whose passes are looked at."""
 
-    compares = True
+    compares_logits = True
 
-    def __init__(self, inner: InnerStep) -> None:
+    def __init__(self, inner: TrainingStep) -> None:
         self.inner = inner
         self.changes: list[Perturbation | None] = []
         self.losses: list[float] = []
@@ -678,7 +686,7 @@ class Watching(InnerStep):
     def count(self, batch: Batch) -> dict[str, int]:
         return self.inner.count(batch)
 
-    def __call__(self, micro: MicroStep) -> Any:
+    def __call__(self, micro: MicroBatchContext) -> Any:
         def forward(batch: Batch) -> Any:
             self.changes.append(batch.perturbation)
             outcome = micro.forward(batch)
@@ -700,8 +708,8 @@ def test_villa_climbs_in_every_modality(
     size = 0.5
     watching = Watching(mine("villa").Villa(passes=3, size=size))
     model, task, data = tuned(name)
-    config = replace(STEPS, steps=1, accumulate=accumulate)
-    train(model, [task], data, config, tmp_path, inner=watching)
+    config = replace(STEPS, steps=1, gradient_accumulation_steps=accumulate)
+    train(model, [task], data, config, tmp_path, training_step=watching)
     assert len(watching.losses) == 4 * accumulate and watching.backwards == 3 * accumulate
     for start in range(0, len(watching.losses), 4):
         clean, first, second, third = watching.losses[start : start + 4]
@@ -741,7 +749,7 @@ def test_padding_does_not_change_what_a_row_is_perturbed_by(mine: Any, tuned: An
         change.regions.requires_grad_()
         changed = replace(batch, perturbation=change)
         ModelWithObjectives(model, [task])(changed, ["supervised"]).terms["task"].backward()
-        inside = batch.text.mask[0].nonzero().max() + 1
+        inside = batch.text.attention_mask[0].nonzero().max() + 1
         seen = int(batch.regions.mask[0].sum())
         gradients.append((change.text.grad[0, :inside], change.regions.grad[0, :seen]))
     for alone, beside in zip(*gradients, strict=True):
@@ -755,9 +763,9 @@ def test_villa_is_an_ordinary_run_where_accumulation_splits_it(
     found = []
     for accumulate in (1, 2, 4):
         model, task, data = tuned("uniter")
-        config = replace(STEPS, accumulate=accumulate, lr=1e-4)
+        config = replace(STEPS, gradient_accumulation_steps=accumulate, lr=1e-4)
         out = tmp_path / str(accumulate)
-        train(model, [task], data, config, out, inner=mine("villa").Villa(size=0.1))
+        train(model, [task], data, config, out, training_step=mine("villa").Villa(size=0.1))
         found.append(log_of(out))
     for one, other in zip(found[0], found[1], strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
@@ -765,19 +773,19 @@ def test_villa_is_an_ordinary_run_where_accumulation_splits_it(
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
 
 
-class Dying(InnerStep):
+class Dying(TrainingStep):
     """Another inner step, after whose `at`-th backward pass the process is gone."""
 
-    compares = True
+    compares_logits = True
 
-    def __init__(self, inner: InnerStep, at: int) -> None:
+    def __init__(self, inner: TrainingStep, at: int) -> None:
         self.inner = inner
         self.left = at
 
     def count(self, batch: Batch) -> dict[str, int]:
         return self.inner.count(batch)
 
-    def __call__(self, micro: MicroStep) -> Any:
+    def __call__(self, micro: MicroBatchContext) -> Any:
         def backward(loss: torch.Tensor, **options: bool) -> None:
             micro.backward(loss, **options)
             self.left -= 1
@@ -790,15 +798,15 @@ class Dying(InnerStep):
 @pytest.mark.parametrize("name", ["uniter", "bert"])
 def test_a_killed_villa_resumes_bit_equal(name: str, mine: Any, tuned: Any, tmp_path: Path) -> None:
     villa = mine("villa").Villa(passes=2, size=0.1)
-    config = replace(STEPS, steps=5, accumulate=2, save_every=2)
+    config = replace(STEPS, steps=5, gradient_accumulation_steps=2, save_every=2)
 
-    def resume(out: Path, inner: InnerStep) -> dict[str, torch.Tensor]:
+    def resume(out: Path, inner: TrainingStep) -> dict[str, torch.Tensor]:
         model, task, data = tuned(name)
         # With dropout, whose masks must come back too.
         for part in model.modules():
             if isinstance(part, nn.Dropout):
                 part.p = 0.1
-        train(model, [task], data, config, out, inner=inner)
+        train(model, [task], data, config, out, training_step=inner)
         return weights(model, task)
 
     whole = resume(tmp_path / "whole", villa)
@@ -820,13 +828,13 @@ def villa_and_gate(folder: str) -> None:
         words = homes.words()
         torch.manual_seed(9)
         model = still(uniter(toys.bert(len(words)), words, width=12))
-        task = Supervised(model.sizes, form=Classification(("no", "yes")))
+        task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         still(task)
         # The task is as sure as this of one sample in six, so many micro-batches have none.
         beside = [gated.Doubt(model.sizes, threshold=0.53)] if name == "gate" else []
         config = replace(STEPS, steps=4, lr=1e-4)
         inner = villa if name == "villa" else None
-        train(model, [task, *beside], toys.seen(24), config, out / name, inner=inner)
+        train(model, [task, *beside], toys.seen(24), config, out / name, training_step=inner)
         if os.environ["RANK"] == "0":
             save_file(weights(model, task), out / f"{name}.safetensors")
 
@@ -867,21 +875,29 @@ def test_two_processes_do_what_one_does(processes: Any, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("join", [*JOINS, "mine.plain:DESIGN"])
 def test_villa_by_name_on_every_join(join: str, tmp_path: Path) -> None:
-    words = [*DOGS, "--join", join, "--regions", "runs/store", "--accumulate", "2"]
-    run(*words, "--inner", "mine.villa:Villa", "--out", str(tmp_path))
+    words = [
+        *DOGS,
+        "--architecture",
+        join,
+        "--regions",
+        "runs/store",
+        "--gradient-accumulation-steps",
+        "2",
+    ]
+    run(*words, "--training-step", "mine.villa:Villa", "--out", str(tmp_path))
     lines = log_of(tmp_path / "seed-0")
     assert all(line["divergence"] > 0 for line in lines)
     assert lines[-1]["loss"] == pytest.approx(lines[-1]["task"] + lines[-1]["divergence"])
 
 
 def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> None:
-    words = [*ADAPT, "--inner", "mine.villa:Villa", "--arm"]
+    words = [*ADAPT, "--training-step", "mine.villa:Villa", "--arm"]
     run(*words, "mine.shorter:SHORTER", "--out", str(tmp_path / "short"))
-    assert set(result(tmp_path / "short")["last"]) == {"loss", "length"}
+    assert set(result(tmp_path / "short")["train_metrics"]) == {"loss", "length"}
     # Masked pieces have logits, whose passes are compared.
     run(*words, "mlm", "--out", str(tmp_path / "adapt"))
-    assert set(result(tmp_path / "adapt")["last"]) == {"loss", "mlm", "divergence"}
-    run(*PRETRAIN, "--inner", "mine.villa:Villa", "--out", str(tmp_path / "seen"))
+    assert set(result(tmp_path / "adapt")["train_metrics"]) == {"loss", "mlm", "divergence"}
+    run(*PRETRAIN, "--training-step", "mine.villa:Villa", "--out", str(tmp_path / "seen"))
     once = tmp_path / "once"
     run(*PRETRAIN, "--out", str(once))
     assert not same_weights(
@@ -892,14 +908,14 @@ def test_villa_by_name_where_there_are_no_logits_to_compare(tmp_path: Path) -> N
 def test_what_reads_neither_texts_nor_regions_cannot_be_perturbed(
     capsys: Any, tmp_path: Path
 ) -> None:
-    words = ["--model", "openai/clip-vit-base-patch32", "--inner", "mine.villa:Villa"]
+    words = ["--model", "openai/clip-vit-base-patch32", "--training-step", "mine.villa:Villa"]
     complaint = refused(capsys, "finetune", *RTE[3:], *words, "--out", str(tmp_path))
     assert "a perturbation needs texts or regions" in complaint
 
 
 def test_an_inner_step_is_part_of_a_runs_settings(capsys: Any, tmp_path: Path) -> None:
     run(*RTE, "--out", str(tmp_path))
-    words = [*RTE, "--inner", "mine.villa:Villa", "--out", str(tmp_path)]
+    words = [*RTE, "--training-step", "mine.villa:Villa", "--out", str(tmp_path)]
     assert "holds another run" in refused(capsys, *words)
 
 
@@ -927,7 +943,7 @@ WRONG = {
 def test_a_maker_that_fails_is_one_line(capsys: Any, tmp_path: Path) -> None:
     Path("mine/fails.py").write_text("def made():\n    raise KeyError('why')\n")
     importlib.invalidate_caches()
-    commands = {"--teacher": [*RTE, "--objectives", "contrastive"], "--inner": RTE}
+    commands = {"--teacher": [*RTE, "--objectives", "contrastive"], "--training-step": RTE}
     for flag, command in commands.items():
         complaint = refused(
             capsys, *command, flag, "mine.fails:made", "--out", str(tmp_path / "out")
@@ -950,7 +966,7 @@ UNFINISHED = [
         "mine.unfinished:Widthless: a teacher needs a `name`, and the `width` of its features",
     ),
     (
-        ["--inner", "mine.unfinished:Silent"],
+        ["--training-step", "mine.unfinished:Silent"],
         "Silent: an inner step returns its summed terms by name, not a NoneType",
     ),
 ]
@@ -972,18 +988,18 @@ def test_what_nobody_would_notice_is_refused(capsys: Any, tmp_path: Path) -> Non
 
 def test_a_folder_with_a_colon_is_a_folder(tmp_path: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(tmp_path)
-    assert is_outside("exp:v1")
+    assert is_import_path("exp:v1")
     Path("exp:v1").mkdir()
-    assert not is_outside("exp:v1")
+    assert not is_import_path("exp:v1")
 
 
 FLAGS = {
     "--task": [*RTE[:3], "--data", "glue_data", *FEW],
     "--objectives": RTE,
     "--teacher": [*RTE, "--objectives", "contrastive"],
-    "--inner": RTE,
-    "--join": [*RTE, "--regions", "runs/store"],
-    "--kind": RTE,
+    "--training-step": RTE,
+    "--architecture": [*RTE, "--regions", "runs/store"],
+    "--model-format": RTE,
     "--arm": ADAPT,
     "--model": [*PRETRAIN],
 }
@@ -1017,16 +1033,16 @@ TYPES = [
     ),
     ("--teacher", "mine.wrong:NUMBER", "expected a Teacher"),
     ("--teacher", "mine.shorter:ObjectiveSpec", "cannot be made without arguments"),
-    ("--inner", "mine.wrong:NUMBER", "expected an InnerStep, found an int"),
-    ("--inner", "mine.wrong:Needs", "cannot be made without arguments"),
-    ("--inner", "mine.wrong:needs_one", "cannot be made without arguments"),
-    ("--inner", "mine.bag:Bag", "expected an InnerStep, found a Bag"),
+    ("--training-step", "mine.wrong:NUMBER", "expected an TrainingStep, found an int"),
+    ("--training-step", "mine.wrong:Needs", "cannot be made without arguments"),
+    ("--training-step", "mine.wrong:needs_one", "cannot be made without arguments"),
+    ("--training-step", "mine.bag:Bag", "expected an TrainingStep, found a Bag"),
     (
-        "--join",
+        "--architecture",
         "mine.plain:PlainEmbeddings",
         "expected an Architecture, found the class PlainEmbeddings",
     ),
-    ("--kind", "mine.average:Average", "expected a ModelFormat, found the class Average"),
+    ("--model-format", "mine.average:Average", "expected a ModelFormat, found the class Average"),
     ("--model", "mine.plain:build", "expected an Architecture, found a function"),
 ]
 
@@ -1063,7 +1079,7 @@ def test_an_edited_module_makes_another_run(
 
 
 def test_adapting_as_a_function(tmp_path: Path) -> None:
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student="bert-base-uncased",
         text=("my_text.txt",),
@@ -1071,4 +1087,4 @@ def test_adapting_as_a_function(tmp_path: Path) -> None:
         teacher="mine.bag:Bag",
         inner="mine.villa:Villa",
     )
-    assert "follow" in adapt(config, TINY, tmp_path)["last"]
+    assert "follow" in adapt(config, TINY, tmp_path)["train_metrics"]

@@ -19,7 +19,7 @@ from groundling.core.metrics import (
     SPEARMAN,
     Metric,
 )
-from groundling.core.registry import instances
+from groundling.core.registry import registered
 from groundling.tasks import Task
 
 DRAWS = 200
@@ -133,7 +133,7 @@ def test_every_metric_has_a_name_of_its_own() -> None:
 def test_every_metric_of_a_task_is_listed_or_has_a_name_of_its_own() -> None:
     # C4
     listed = {metric.name: metric for metric in METRICS}
-    for task in instances("tasks", Task).values():
+    for task in registered("tasks", Task).values():
         for metric in task.metrics:
             assert listed.get(metric.name, metric) is metric, task.name
 
@@ -141,18 +141,18 @@ def test_every_metric_of_a_task_is_listed_or_has_a_name_of_its_own() -> None:
 def test_graded_answers_become_what_they_gained() -> None:
     # C4
     regions = np.array([[1, 0, IGNORE], [0, 1, 1], [0, 0, IGNORE]])
-    assert PICKED.gained(np.array([0, 0, 1]), regions).tolist() == [1, 0, 0]
+    assert PICKED.per_example(np.array([0, 0, 1]), regions).tolist() == [1, 0, 0]
     answers = np.array([[[7, 0.9], [3, 0.3]], [[2, 1.0], [IGNORE, IGNORE]]])
-    gains = SCORE.gained(np.array([3, 5]), answers)
+    gains = SCORE.per_example(np.array([3, 5]), answers)
     assert gains.tolist() == [0.3, 0]
     for metric, predictions, labels in ((PICKED, [0, 0, 1], regions), (SCORE, [3, 5], answers)):
         values = np.array(predictions)
-        plain = metric.of_gains()
-        assert (plain.name, plain.graded) == (metric.name, False)
-        gains = metric.gained(values, labels)
+        plain = metric.from_per_example()
+        assert (plain.name, plain.uses_example_scores) == (metric.name, False)
+        gains = metric.per_example(values, labels)
         assert plain.compute(gains, np.ones(len(gains))) == metric.compute(values, labels)
     with pytest.raises(ValueError, match="pearson is no mean"):
-        PEARSON.gained(np.arange(3.0), np.arange(3.0))
+        PEARSON.per_example(np.arange(3.0), np.arange(3.0))
 
 
 def test_a_third_class_is_not_class_one() -> None:

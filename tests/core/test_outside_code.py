@@ -19,19 +19,19 @@ from homes import put, table
 
 from groundling.cli import main
 from groundling.core.errors import InputError
-from groundling.core.registry import code_behind, outside
+from groundling.core.registry import files_of_object, import_object
 from groundling.models.loading import load_processor
-from groundling.prediction import loaded
-from groundling.prediction.fitted import load
+from groundling.prediction import loaded_model
+from groundling.prediction.fine_tuned import load
 from groundling.runs.folder import difference
-from groundling.stats.finished_runs import collect
-from groundling.studies.attention.commands import Attending
-from groundling.studies.attention.inspected_models import subject_of
+from groundling.stats.finished_runs import collect_runs
+from groundling.studies.attention.commands import AttentionSettings
+from groundling.studies.attention.inspected_models import load_modality_model
 from groundling.tasks import Task
 from groundling.tasks.glue import RTE
-from groundling.tasks.splits import taken
-from groundling.teachers import origin
-from groundling.vision_language.loading import load_student
+from groundling.tasks.splits import select_partition
+from groundling.teachers import code_hash
+from groundling.vision_language.loading import load_encoder
 
 FEW = ["--steps", "1", "--batch", "4", "--cpu"]
 PLANTED = """
@@ -39,7 +39,7 @@ from pathlib import Path
 
 Path({ran!r}).touch()
 from groundling.models.formats import ModelFormat
-from groundling.models.text import load_text_encoder
+from groundling.models.text_encoder import load_text_encoder
 from groundling.tasks.glue import RTE as TASK
 
 KIND = ModelFormat("planted", lambda source: True, load_text_encoder)
@@ -134,20 +134,20 @@ def test_what_the_user_names_is_imported(place: Path, capsys: Any) -> None:
     trust = ["downloaded.evil:KIND", "downloaded.evil:TASK"]
     assert main(["evaluate", *ASKED, "--trust", *trust]) == 0
     assert (place / "ran").exists()
-    assert load("downloaded", trust=trust).task() is outside(trust[1], Task)
+    assert load("downloaded", trust=trust).task() is import_object(trust[1], Task)
 
 
 def test_code_is_compared_before_it_runs(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = "downloaded.evil:KIND"
     edited(ABOUT, kind=name, modules={name: "of another file"})
     seen = []
-    hashes_of = loaded.hashes_of
+    hashes_of = loaded_model.hashes_of
 
     def watched(files: list[Path]) -> list[str]:
         seen.append((place / "ran").exists())
         return hashes_of(files)
 
-    monkeypatch.setattr(loaded, "hashes_of", watched)
+    monkeypatch.setattr(loaded_model, "hashes_of", watched)
     model = load("downloaded", trust=name)
     assert seen == [False] and (place / "ran").exists()
     assert any("evil.py: changed since" in note for note in model.notes)
@@ -156,25 +156,25 @@ def test_code_is_compared_before_it_runs(place: Path, monkeypatch: pytest.Monkey
 def test_an_analysis_of_a_fine_tuned_model_imports_nothing(place: Path) -> None:
     edited(ABOUT, **NAMES["kind"])
     with pytest.raises(InputError, match=r"--trust downloaded\.evil:KIND"):
-        subject_of(Attending(model="downloaded"), "best", torch.device("cpu"))
+        load_modality_model(AttentionSettings(model="downloaded"), "best", torch.device("cpu"))
     assert not (place / "ran").exists()
 
 
 def in_config(folder: Path, value: str) -> object:
     auto = {"AutoConfig": value, "AutoModel": value, "AutoTokenizer": [value, value]}
     edited(folder / "config.json", auto_map=auto, model_type="unheard_of", architectures=["X"])
-    return load_student(folder)
+    return load_encoder(folder)
 
 
 def in_a_known_config(folder: Path, value: str) -> object:
     edited(folder / "config.json", auto_map={"AutoConfig": value, "AutoModel": value})
-    return load_student(folder)
+    return load_encoder(folder)
 
 
 def in_the_tokenizers_settings(folder: Path, value: str) -> object:
     auto = {"AutoTokenizer": [value, value]}
     edited(folder / "tokenizer_config.json", auto_map=auto, tokenizer_class="Unheard")
-    return load_student(folder)
+    return load_encoder(folder)
 
 
 def in_the_processors_settings(folder: Path, value: str) -> object:
@@ -190,7 +190,7 @@ def in_the_modules(folder: Path, value: str) -> object:
     listed += [{"idx": 1, "name": "1", "path": "1_X", "type": value}]
     homes.put(folder / "modules.json", json.dumps(listed))
     homes.put(folder / "1_X/config.json", "{}")
-    return load_student(folder)
+    return load_encoder(folder)
 
 
 REFUSED = {
@@ -223,7 +223,7 @@ def test_a_model_that_asks_for_a_kernel_is_refused(asked: str, place: Path, tune
     folder = shutil.copytree(tuned / "bert", place / "model")
     edited(folder / "config.json", attn_implementation=asked)
     with pytest.raises(InputError, match=f"config.json asks for attn_implementation = '{asked}'"):
-        load_student(folder)
+        load_encoder(folder)
 
 
 # -- a run's folder ----------------------------------------------------------------------------------------------------
@@ -244,10 +244,10 @@ def test_a_metric_of_ones_own_under_a_known_name_is_told(place: Path) -> None:
     result = place / "downloaded/seed-0/result.json"
     edited(result, task="downloaded.evil:TASK", scores={"dev": {"accuracy": 0.123}})
     with pytest.raises(InputError, match=r"says 0.123.*--trust downloaded.evil:TASK"):
-        collect("a", place / "downloaded")
+        collect_runs("a", place / "downloaded")
     edited(result, task="glue/rte")
     with pytest.raises(InputError, match=r"predictions_dev.jsonl: its accuracy is .* says 0.123"):
-        collect("a", place / "downloaded")
+        collect_runs("a", place / "downloaded")
 
 
 def test_ensembles_and_partitions_import_nothing(place: Path, capsys: Any) -> None:
@@ -257,7 +257,7 @@ def test_ensembles_and_partitions_import_nothing(place: Path, capsys: Any) -> No
     about = {"format": 1, "task": "downloaded.evil:TASK", "ids": [], "files": {}}
     path = homes.put(place / "few.json", json.dumps(about))
     with pytest.raises(InputError, match=r"few\.json"):
-        taken([], path, RTE, Path("glue"))
+        select_partition([], path, RTE, Path("glue"))
     assert not (place / "ran").exists()
 
 
@@ -270,7 +270,7 @@ def test_the_working_directory_stands_in_for_no_library(place: Path) -> None:
     homes.put(place / "helper.py", "VALUE = 3\n")
     homes.put(place / "absent_library.py", PLANTED.format(ran=str(place / "ran")))
     homes.put(place / "absent_folder/part.py", "")
-    assert outside("mine.part:VALUE", int) == 3
+    assert import_object("mine.part:VALUE", int) == 3
     assert find_spec("absent_library") is None and find_spec("absent_folder") is None
     assert str(place) not in sys.path
 
@@ -282,9 +282,9 @@ def test_a_folder_adds_nothing_to_a_package_that_is_installed(
     homes.put(installed / "mine/part.py", "VALUE = 1\n")  # without __init__.py
     homes.put(place / "mine/other.py", PLANTED.format(ran=str(place / "ran")))
     monkeypatch.syspath_prepend(str(installed))
-    assert outside("mine.part:VALUE", int) == 1
+    assert import_object("mine.part:VALUE", int) == 1
     with pytest.raises(InputError, match=r"mine\.other"):
-        outside("mine.other:KIND", object)
+        import_object("mine.other:KIND", object)
     assert not (place / "ran").exists()
 
 
@@ -302,7 +302,7 @@ CHAIN = {
 def test_the_code_behind_a_name_is_all_of_the_users_own(place: Path) -> None:
     for path, code in CHAIN.items():
         homes.put(place / path, code)
-    files = code_behind("mine.objective:Own")
+    files = files_of_object("mine.objective:Own")
     assert {name: file.relative_to(place).as_posix() for name, file in files.items()} == {
         "mine": "mine/__init__.py",
         "mine.objective:Own": "mine/objective.py",
@@ -349,11 +349,11 @@ def test_a_models_folder_knows_the_code_that_its_modules_import(place: Path, tun
 def test_kept_features_belong_to_all_of_a_teachers_code(place: Path) -> None:
     homes.put(place / "mine/teacher.py", "from mine import part\n\n\nclass Own:\n    pass\n")
     homes.put(place / "mine/part.py", "VALUE = 1\n")
-    kind = outside("mine.teacher:Own", type)
-    before = origin(kind)
-    assert origin(kind) == before
+    kind = import_object("mine.teacher:Own", type)
+    before = code_hash(kind)
+    assert code_hash(kind) == before
     homes.put(place / "mine/part.py", "VALUE = 2\n")
-    assert difference(before, origin(kind), "key").startswith("key.source")
+    assert difference(before, code_hash(kind), "key").startswith("key.source")
 
 
 OWN_TASK = """
@@ -384,7 +384,7 @@ def test_a_task_of_ones_own_in_a_file_is_read_by_what_follows_its_training(here:
         assert main([*tuned, "--out", "run"]) == 0
         assert main(["ensemble", "run/seed-0", *about, "--out", "one"]) == 2  # one is none
         assert main(["ensemble", "--runs", "run", *about, "--out", "mean"]) == 0
-        assert main(["data", "partition", *about, "--per", "2", "--out", "few.json"]) == 0
+        assert main(["data", "partition", *about, "--per-stratum", "2", "--out", "few.json"]) == 0
         counted = ["--captions", "caps.csv", "--tokenizer", "bert"]
         assert main(["data", "counts", *counted, "--out", "counts.json"]) == 0
         grounded = ["grounded", "--base", "run", "--other", "run", *about, "--tokenizer", "bert"]

@@ -16,16 +16,16 @@ from homes import put
 from groundling import cli
 from groundling.commands.finetune.result import summary
 from groundling.core.output_types import Classification
-from groundling.objectives.supervised import Supervised
-from groundling.runs.folder import json_text, plain, read_log, write_json
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.runs.folder import json_safe, json_text, read_log, write_json
 from groundling.runs.run import Run
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainConfig
-from groundling.studies.knowledge.commands import ASK as ask
-from groundling.studies.knowledge.commands import AskConfig
+from groundling.studies.knowledge.commands import PROBE_FACTS as ask
+from groundling.studies.knowledge.commands import ProbeFactsConfig
 from groundling.tasks.glue import STSB
-from groundling.training.evaluation import Evaluator, Scores
-from groundling.training.held_out import means_by_epoch
+from groundling.training.evaluation import EvaluationOutput, Evaluator
+from groundling.training.held_out_loss import means_by_epoch
 from groundling.training.loop import train
 
 
@@ -44,7 +44,7 @@ def test_what_is_not_finite_is_null_however_deep(tmp_path: Path) -> None:
     write_json(tmp_path / "v.json", value)
     assert strictly((tmp_path / "v.json").read_text()) == expected
     assert strictly(json_text([math.nan])) == [None]
-    assert plain(value) | {"c": "x"} == expected
+    assert json_safe(value) | {"c": "x"} == expected
 
 
 FACTS = [
@@ -56,13 +56,15 @@ FACTS = [
 def test_what_ask_cannot_define_is_null(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     data = put(tmp_path / "memory_colors.jsonl", "".join(json.dumps(f) + "\n" for f in FACTS))
     student = homes.student(tmp_path / "student")
-    command = ["ask", "--model", str(student), "--data", str(data), "--modes", "embedding"]
+    command = ["probe-facts", "--model", str(student), "--data", str(data), "--modes", "embedding"]
     assert cli.main([*command, "--out", str(tmp_path / "out")]) == 0
     printed = strictly(capsys.readouterr().out)
     written = strictly((tmp_path / "out/result.json").read_text())
     assert printed == written
     assert "null" in (tmp_path / "out/result.json").read_text()
-    config = configured(AskConfig, model=str(student), data=str(data), modes=("embedding",))
+    config = make_settings(
+        ProbeFactsConfig, model=str(student), data=str(data), modes=("embedding",)
+    )
     assert ask(config, tmp_path / "new") == written == ask(config, tmp_path / "new")
 
 
@@ -72,10 +74,12 @@ STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=1, save_every=3, cpu=
 def examined(student: Any, samples: Any, out: Path, scores: list[float], at: int = 0) -> Any:
     model = student()
     torch.manual_seed(3)
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     told = iter(scores)
-    exam = Evaluator("dev", "pearson", lambda: {"pearson": next(told)}, every=0.5, keep="best")
-    return train(model, [task], samples, STEPS, out, exam=exam, inner=homes.dying(at))
+    exam = Evaluator(
+        "dev", "pearson", lambda: {"pearson": next(told)}, interval_epochs=0.5, keep_best="best"
+    )
+    return train(model, [task], samples, STEPS, out, evaluator=exam, training_step=homes.dying(at))
 
 
 def test_an_undefined_score_on_the_way_survives_a_kill(
@@ -84,12 +88,12 @@ def test_an_undefined_score_on_the_way_survives_a_kill(
     scores = [math.nan, 0.1, math.nan, 0.05]
     whole = examined(student, text_only, tmp_path / "whole", scores)
     assert "pearson undefined" in capsys.readouterr().err
-    assert [one["pearson"] for one in whole["exam"]["scores"]] == [None, 0.1, None, 0.05]
-    assert whole["exam"]["kept_step"] == 4
+    assert [one["pearson"] for one in whole["evaluation"]["scores"]] == [None, 0.1, None, 0.05]
+    assert whole["evaluation"]["kept_step"] == 4
     out = tmp_path / "killed"
     with pytest.raises(homes.Killed):
         examined(student, text_only, out, scores, at=7)
-    assert examined(student, text_only, out, scores[3:])["exam"] == whole["exam"]
+    assert examined(student, text_only, out, scores[3:])["evaluation"] == whole["evaluation"]
     for folder in (tmp_path / "whole", out):
         lines = [strictly(line) for line in (folder / "log.jsonl").read_text().splitlines()]
         assert [line["dev pearson"] for line in lines if "dev pearson" in line] == [
@@ -116,22 +120,22 @@ def test_a_median_of_seeds_of_which_one_is_undefined(undefined: float | None) ->
         }
         for seed, score in enumerate((0.3, undefined, 0.4))
     ]
-    found = plain(summary(STSB, runs, "model"))
+    found = json_safe(summary(STSB, runs, "model"))
     assert found["median"]["dev"] == {"pearson": None, "spearman": 0.5}
     assert found["scores"]["dev"]["pearson"] == [0.3, None, 0.4]
 
 
 def test_answers_are_written_without_what_fills_them_up(tmp_path: Path) -> None:
     outputs = np.array([[0.5, -np.inf, 2.0], [1.0, -np.inf, -np.inf]])
-    answers = Scores(["a", "b"], outputs, np.array([2, 0]), np.array([2, 0]), {})
+    answers = EvaluationOutput(["a", "b"], outputs, np.array([2, 0]), np.array([2, 0]), {})
     answers.write(tmp_path / "p.jsonl")
     lines = [strictly(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [line["outputs"] for line in lines] == [[0.5, None, 2.0], [1.0]]
 
 
 def test_a_run_returns_what_its_file_has(tmp_path: Path) -> None:
-    run = Run(tmp_path, "ask", {"limit": math.inf}, {})
+    run = Run(tmp_path, "probe-facts", {"limit": math.inf}, {})
     result = run.end({"score": math.nan, "pair": (1, 2)})
     assert result == {"score": None, "pair": [1, 2]}
-    again = Run(tmp_path, "ask", {"limit": math.inf}, {})
+    again = Run(tmp_path, "probe-facts", {"limit": math.inf}, {})
     assert again.result == result

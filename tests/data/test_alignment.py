@@ -10,8 +10,8 @@ from transformers import PreTrainedTokenizer
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput, TextSamples, WindowInput, backend
-from groundling.data.text.words import numbers, spans, word_of
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder, backend_tokenizer
+from groundling.data.text.words import align_words, word_spans, word_type_ids
 
 HARD = [
     "it's 1,000 naïve cafés",
@@ -48,7 +48,7 @@ def everything(texts: list[str]) -> list[str]:
 
 def plain(tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
     """Ids and offsets of a text without special tokens."""
-    encoding = backend(tokenizer).encode(text, add_special_tokens=False)
+    encoding = backend_tokenizer(tokenizer).encode(text, add_special_tokens=False)
     return np.array(encoding.ids, int), np.array(encoding.offsets, int).reshape(-1, 2)
 
 
@@ -70,12 +70,12 @@ def plain(tokenizer, text: str) -> tuple[np.ndarray, np.ndarray]:
     ],
 )
 def test_raw_words(text, words):
-    assert [text[a:b] for a, b in spans(text)] == words
+    assert [text[a:b] for a, b in word_spans(text)] == words
 
 
 def test_equal_words_have_equal_numbers():
     text = "The dog saw the DOG's cat"
-    found = numbers(text, spans(text)).tolist()
+    found = word_type_ids(text, word_spans(text)).tolist()
     assert found[0] == found[3]
     assert found[1] == found[4]
     assert len(set(found)) == 6  # the, dog, saw, ', s, cat
@@ -92,7 +92,7 @@ def test_word_of_is_its_brute_force():
             next((k for k, (a, b) in enumerate(edges) if max(a, s) < min(b, e)), -1)
             for s, e in pieces.tolist()
         ]
-        assert word_of(pieces, edges).tolist() == expected
+        assert align_words(pieces, edges).tolist() == expected
 
 
 # -- alignment -------------------------------------------------------------------------------------------------------
@@ -102,14 +102,16 @@ def test_word_of_is_its_brute_force():
 def test_pieces_overlap_their_words(name, tokenizers, texts):
     tokenizer = tokenizers[name]
     window = name in ("clip", "siglip")
-    make = WindowInput(tokenizer, 16) if window else TextInput(tokenizer, 512)
+    make = ClipRowEncoder(tokenizer, 16) if window else TextRowEncoder(tokenizer, 512)
     for text in everything(texts):
-        words = spans(text)
+        words = word_spans(text)
         row = make.rows([Example("a", text)], [(words,)])[0][0]
         ids, offsets = plain(tokenizer, text)
-        assert np.array_equal(row.ids[~row.special], ids)
-        assert (row.word[row.special] == -1).all()
-        for (start, stop), word in zip(offsets, row.word[~row.special], strict=True):
+        assert np.array_equal(row.input_ids[~row.special_tokens_mask], ids)
+        assert (row.word_ids[row.special_tokens_mask] == -1).all()
+        for (start, stop), word in zip(
+            offsets, row.word_ids[~row.special_tokens_mask], strict=True
+        ):
             overlapping = [k for k, (a, b) in enumerate(words) if max(a, start) < min(b, stop)]
             assert word == (overlapping[0] if overlapping else -1), (text, text[start:stop])
 
@@ -118,9 +120,9 @@ def test_pieces_overlap_their_words(name, tokenizers, texts):
 def test_every_word_is_covered(name, tokenizers, texts):
     """Characters that a normaliser drops aside, each raw word has a piece, or begins inside another word's piece."""
     for text in texts[::7] + toys.ODD[:1]:
-        words = spans(text)
+        words = word_spans(text)
         ids, offsets = plain(tokenizers[name], text)
-        found = word_of(offsets, words)
+        found = align_words(offsets, words)
         inside = {k for k, (a, _) in enumerate(words) for s, e in offsets if s < a < e}
         unseen = {
             k for k, (a, b) in enumerate(words) if unicodedata.category(text[a:b][0]) == "Cf"
@@ -132,11 +134,12 @@ def test_every_word_is_covered(name, tokenizers, texts):
 def test_tokenizers_agree_on_words(tokenizers, texts):
     """The same raw word under two tokenizers is the same characters: "1,000", "isn't", accents, emoji."""
     text = "a naïve café isn't 1,000 🐶"
-    words = spans(text)
+    words = word_spans(text)
     names = [text[a:b] for a, b in words]
     assert names == ["a", "naïve", "café", "isn", "'", "t", "1", ",", "000", "🐶"]
     pieces = {
-        name: Counter(word_of(plain(t, text)[1], words).tolist()) for name, t in tokenizers.items()
+        name: Counter(align_words(plain(t, text)[1], words).tolist())
+        for name, t in tokenizers.items()
     }
     # "'t" is one CLIP or RoBERTa piece: it belongs to the first word it overlaps, and "t" has none.
     assert pieces["clip"][names.index("'")] == 1
@@ -150,27 +153,29 @@ def test_tokenizers_agree_on_words(tokenizers, texts):
 
 
 def test_second_text_of_a_pair_counts_on(bert_tokenizer, clip_tokenizer, roberta_tokenizer):
-    example = Example("a", "a dog isn't here", pair="two café owners")
-    words = (spans(example.text), spans(example.pair))
+    example = Example("a", "a dog isn't here", text_pair="two café owners")
+    words = (word_spans(example.text), word_spans(example.text_pair))
     assert [len(w) for w in words] == [6, 3]
     for make in (
-        TextInput(bert_tokenizer, 64),
-        TextInput(roberta_tokenizer, 64),
-        WindowInput(clip_tokenizer, 16),
+        TextRowEncoder(bert_tokenizer, 64),
+        TextRowEncoder(roberta_tokenizer, 64),
+        ClipRowEncoder(clip_tokenizer, 16),
     ):
         row = make.rows([example], [words])[0][0]
-        first = [w for w in row.word.tolist() if 0 <= w < 6]
-        second = [w for w in row.word.tolist() if w >= 6]
+        first = [w for w in row.word_ids.tolist() if 0 <= w < 6]
+        second = [w for w in row.word_ids.tolist() if w >= 6]
         assert set(second) == {6, 7, 8}
-        assert row.word.tolist().index(6) > max(n for n, w in enumerate(row.word) if 0 <= w < 6)
+        assert row.word_ids.tolist().index(6) > max(
+            n for n, w in enumerate(row.word_ids) if 0 <= w < 6
+        )
         assert first == sorted(first)
-    row = TextInput(bert_tokenizer, 64).rows([example], [words])[0][0]
-    assert row.types[row.word >= 6].all()
-    assert not row.types[(row.word >= 0) & (row.word < 6)].any()
-    sample = TextSamples([example], TextInput(bert_tokenizer, 64)).get([0])[0]
-    assert sample.words.tolist() == [
-        *numbers(example.text, words[0]),
-        *numbers(example.pair, words[1]),
+    row = TextRowEncoder(bert_tokenizer, 64).rows([example], [words])[0][0]
+    assert row.token_type_ids[row.word_ids >= 6].all()
+    assert not row.token_type_ids[(row.word_ids >= 0) & (row.word_ids < 6)].any()
+    sample = TextDataset([example], TextRowEncoder(bert_tokenizer, 64)).get([0])[0]
+    assert sample.word_type_ids.tolist() == [
+        *word_type_ids(example.text, words[0]),
+        *word_type_ids(example.text_pair, words[1]),
     ]
 
 
@@ -182,12 +187,14 @@ def test_text_rows_are_the_tokenizers_own(name, tokenizers, texts):
     tokenizer = tokenizers[name]
     for pair in (None, "a dog isn't 1,000"):
         for text in everything(texts):
-            words = (spans(text),) if pair is None else (spans(text), spans(pair))
-            row, dropped = TextInput(tokenizer, 500).rows([Example("a", text, pair)], [words])[0]
-            assert row.ids.tolist() == tokenizer(text, pair)["input_ids"]
+            words = (word_spans(text),) if pair is None else (word_spans(text), word_spans(pair))
+            row, dropped = TextRowEncoder(tokenizer, 500).rows([Example("a", text, pair)], [words])[
+                0
+            ]
+            assert row.input_ids.tolist() == tokenizer(text, pair)["input_ids"]
             assert dropped == 0
             mask = tokenizer(text, pair, return_special_tokens_mask=True)["special_tokens_mask"]
-            assert row.special.tolist() == [bool(m) for m in mask]
+            assert row.special_tokens_mask.tolist() == [bool(m) for m in mask]
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
@@ -195,28 +202,31 @@ def test_text_rows_are_the_tokenizers_own(name, tokenizers, texts):
 def test_truncation_counts_what_it_drops(name, pair, tokenizers, texts):
     tokenizer = tokenizers[name]
     text = " ".join(texts[:3])
-    words = (spans(text),) if pair is None else (spans(text), spans(pair))
-    whole = TextInput(tokenizer, 500).rows([Example("a", text, pair)], [words])[0][0]
-    row, dropped = TextInput(tokenizer, 20).rows([Example("a", text, pair)], [words])[0]
-    assert len(row.ids) == 20
-    assert dropped == len(whole.ids) - 20 > 0
+    words = (word_spans(text),) if pair is None else (word_spans(text), word_spans(pair))
+    whole = TextRowEncoder(tokenizer, 500).rows([Example("a", text, pair)], [words])[0][0]
+    row, dropped = TextRowEncoder(tokenizer, 20).rows([Example("a", text, pair)], [words])[0]
+    assert len(row.input_ids) == 20
+    assert dropped == len(whole.input_ids) - 20 > 0
     expected = tokenizer(text, pair, truncation="longest_first", max_length=20)["input_ids"]
-    assert row.ids.tolist() == expected
-    assert row.special.sum() == whole.special.sum(), "special tokens stay"
-    samples = TextSamples([Example("a", text, pair), Example("b", "a")], TextInput(tokenizer, 20))
-    assert [s.dropped for s in samples.get([0, 1])] == [dropped, 0]
-    assert collate(samples.get([0, 1])).dropped == dropped
+    assert row.input_ids.tolist() == expected
+    assert row.special_tokens_mask.sum() == whole.special_tokens_mask.sum(), "special tokens stay"
+    samples = TextDataset(
+        [Example("a", text, pair), Example("b", "a")], TextRowEncoder(tokenizer, 20)
+    )
+    assert [s.truncated_tokens for s in samples.get([0, 1])] == [dropped, 0]
+    assert collate(samples.get([0, 1])).truncated_tokens == dropped
 
 
 def test_a_tokenizers_own_settings_are_ignored(bert_tokenizer):
     """Someone else's padding and truncation must not reach the rows."""
     tokenizer = type(bert_tokenizer)(vocab=bert_tokenizer.get_vocab(), do_lower_case=True)
     tokenizer(["a", "a dog runs by the river"], padding=True, truncation=True, max_length=4)
-    rows = TextInput(tokenizer, 64).rows(
-        [Example("a", "a"), Example("b", "a dog runs")], [(spans("a"),), (spans("a dog runs"),)]
+    rows = TextRowEncoder(tokenizer, 64).rows(
+        [Example("a", "a"), Example("b", "a dog runs")],
+        [(word_spans("a"),), (word_spans("a dog runs"),)],
     )
-    assert len(rows[0][0].ids) == 3
-    assert len(rows[1][0].ids) > 4
+    assert len(rows[0][0].input_ids) == 3
+    assert len(rows[1][0].input_ids) > 4
     assert rows[1][1] == 0
 
 
@@ -224,22 +234,25 @@ def test_a_tokenizers_own_settings_are_ignored(bert_tokenizer):
 
 
 def windows_of(row) -> list[np.ndarray]:
-    return [np.flatnonzero(row.window == n) for n in range(row.window.max() + 1)]
+    return [np.flatnonzero(row.window_index == n) for n in range(row.window_index.max() + 1)]
 
 
 @pytest.mark.parametrize("limit", [4, 7, 16])
 def test_windows_lose_nothing(limit, clip_tokenizer, texts):
-    make = WindowInput(clip_tokenizer, limit)
+    make = ClipRowEncoder(clip_tokenizer, limit)
     for text in [*everything(texts), " ".join(texts[:5])]:
-        row, dropped = make.rows([Example("a", text)], [(spans(text),)])[0]
+        row, dropped = make.rows([Example("a", text)], [(word_spans(text),)])[0]
         assert dropped == 0
-        assert row.ids[~row.special].tolist() == clip_tokenizer(text)["input_ids"][1:-1]
+        assert (
+            row.input_ids[~row.special_tokens_mask].tolist()
+            == clip_tokenizer(text)["input_ids"][1:-1]
+        )
         for n, window in enumerate(windows_of(row)):
             assert 2 <= len(window) <= limit
             assert np.array_equal(window, np.arange(window[0], window[-1] + 1))
-            ids = row.ids[window]
+            ids = row.input_ids[window]
             assert (ids[0], ids[-1]) == (clip_tokenizer.bos_token_id, clip_tokenizer.eos_token_id)
-            assert np.flatnonzero(row.special[window]).tolist() == [0, len(window) - 1]
+            assert np.flatnonzero(row.special_tokens_mask[window]).tolist() == [0, len(window) - 1]
             assert len(window) > 2 or n == 0, "no empty window but that of an empty text"
 
 
@@ -247,10 +260,12 @@ def test_windows_lose_nothing(limit, clip_tokenizer, texts):
 def test_no_word_is_split_when_avoidable(limit, clip_tokenizer, texts):
     room, split = limit - 2, 0
     for text in [*everything(texts), " ".join(texts[:5])]:
-        row = WindowInput(clip_tokenizer, limit).rows([Example("a", text)], [(spans(text),)])[0][0]
-        sizes = Counter(row.word[row.word >= 0].tolist())
+        row = ClipRowEncoder(clip_tokenizer, limit).rows(
+            [Example("a", text)], [(word_spans(text),)]
+        )[0][0]
+        sizes = Counter(row.word_ids[row.word_ids >= 0].tolist())
         for one, two in zip(windows_of(row), windows_of(row)[1:], strict=False):
-            last, first = row.word[one[-2]], row.word[two[1]]
+            last, first = row.word_ids[one[-2]], row.word_ids[two[1]]
             if last == first >= 0:
                 split += 1
                 assert sizes[last] > room, (text, "this word would have fitted a window of its own")
@@ -261,66 +276,72 @@ def test_no_word_is_split_when_avoidable(limit, clip_tokenizer, texts):
 
 
 def test_sentences_of_a_pair_never_share_a_window(clip_tokenizer):
-    example = Example("a", "a dog", pair="a cat waits")
-    row = WindowInput(clip_tokenizer, 77).rows(
-        [example], [(spans(example.text), spans(example.pair))]
+    example = Example("a", "a dog", text_pair="a cat waits")
+    row = ClipRowEncoder(clip_tokenizer, 77).rows(
+        [example], [(word_spans(example.text), word_spans(example.text_pair))]
     )[0][0]
-    assert [row.ids[w].tolist() for w in windows_of(row)] == [
+    assert [row.input_ids[w].tolist() for w in windows_of(row)] == [
         clip_tokenizer("a dog")["input_ids"],
         clip_tokenizer("a cat waits")["input_ids"],
     ]
-    assert {row.window[n] for n in np.flatnonzero(row.word >= 2)} == {1}
+    assert {row.window_index[n] for n in np.flatnonzero(row.word_ids >= 2)} == {1}
 
 
 def test_max_windows_counts_what_is_dropped(clip_tokenizer, texts):
     text = " ".join(texts[:4])
-    whole = WindowInput(clip_tokenizer, 16).rows([Example("a", text)], [(spans(text),)])[0][0]
-    assert whole.window.max() + 1 > 3
+    whole = ClipRowEncoder(clip_tokenizer, 16).rows([Example("a", text)], [(word_spans(text),)])[0][
+        0
+    ]
+    assert whole.window_index.max() + 1 > 3
     for most in (1, 2, 3):
-        row, dropped = WindowInput(clip_tokenizer, 16, most).rows(
-            [Example("a", text)], [(spans(text),)]
+        row, dropped = ClipRowEncoder(clip_tokenizer, 16, most).rows(
+            [Example("a", text)], [(word_spans(text),)]
         )[0]
-        assert row.window.max() + 1 == most
-        assert dropped == (~whole.special).sum() - (~row.special).sum() > 0
-        assert np.array_equal(row.ids, whole.ids[: len(row.ids)])
-    samples = TextSamples([Example("a", text)], None, WindowInput(clip_tokenizer, 16, 1))
-    assert samples.get([0])[0].dropped > 0
+        assert row.window_index.max() + 1 == most
+        assert dropped == (~whole.special_tokens_mask).sum() - (~row.special_tokens_mask).sum() > 0
+        assert np.array_equal(row.input_ids, whole.input_ids[: len(row.input_ids)])
+    samples = TextDataset([Example("a", text)], None, ClipRowEncoder(clip_tokenizer, 16, 1))
+    assert samples.get([0])[0].truncated_tokens > 0
 
 
 @pytest.mark.parametrize("most", [1, 2, 3])
 def test_max_windows_holds_for_each_text_of_a_pair(most, clip_tokenizer, texts):
-    example = Example("a", " ".join(texts[:4]), pair=" ".join(texts[4:8]))
-    words = (spans(example.text), spans(example.pair))
-    row, dropped = WindowInput(clip_tokenizer, 16, most).rows([example], [words])[0]
-    assert row.window.max() + 1 == 2 * most
-    whole = WindowInput(clip_tokenizer, 16).rows([example], [words])[0][0]
-    assert dropped == (~whole.special).sum() - (~row.special).sum()
+    example = Example("a", " ".join(texts[:4]), text_pair=" ".join(texts[4:8]))
+    words = (word_spans(example.text), word_spans(example.text_pair))
+    row, dropped = ClipRowEncoder(clip_tokenizer, 16, most).rows([example], [words])[0]
+    assert row.window_index.max() + 1 == 2 * most
+    whole = ClipRowEncoder(clip_tokenizer, 16).rows([example], [words])[0][0]
+    assert dropped == (~whole.special_tokens_mask).sum() - (~row.special_tokens_mask).sum()
 
 
 @pytest.mark.parametrize("text", ["", "   "])
 def test_empty_text_has_one_window(text, clip_tokenizer, bert_tokenizer):
-    samples = TextSamples(
-        [Example("a", text), Example("b", "a dog"), Example("c", text, pair="a dog")],
-        TextInput(bert_tokenizer, 16),
-        WindowInput(clip_tokenizer, 16),
+    samples = TextDataset(
+        [Example("a", text), Example("b", "a dog"), Example("c", text, text_pair="a dog")],
+        TextRowEncoder(bert_tokenizer, 16),
+        ClipRowEncoder(clip_tokenizer, 16),
     )
     batch = collate(samples.get([0, 1, 2]))
-    assert batch.clip.row.tolist() == [0, 1, 2, 2]
-    assert batch.clip.ids[0, batch.clip.mask[0]].tolist() == [
+    assert batch.clip.row_index.tolist() == [0, 1, 2, 2]
+    assert batch.clip.input_ids[0, batch.clip.attention_mask[0]].tolist() == [
         clip_tokenizer.bos_token_id,
         clip_tokenizer.eos_token_id,
     ]
-    assert (batch.words[0] == -1).all()
-    assert collate(samples.get([0])).words.shape == (1, 0)
+    assert (batch.word_type_ids[0] == -1).all()
+    assert collate(samples.get([0])).word_type_ids.shape == (1, 0)
 
 
 def test_windows_without_a_start_token(siglip_tokenizer):
     text = "a dog runs in a park near 3 trees"
-    row = WindowInput(siglip_tokenizer, 5).rows([Example("a", text)], [(spans(text),)])[0][0]
+    row = ClipRowEncoder(siglip_tokenizer, 5).rows([Example("a", text)], [(word_spans(text),)])[0][
+        0
+    ]
     for window in windows_of(row):
-        assert row.ids[window[-1]] == siglip_tokenizer.eos_token_id
-        assert row.special[window].sum() == 1
-    assert row.ids[~row.special].tolist() == siglip_tokenizer(text)["input_ids"][:-1]
+        assert row.input_ids[window[-1]] == siglip_tokenizer.eos_token_id
+        assert row.special_tokens_mask[window].sum() == 1
+    assert (
+        row.input_ids[~row.special_tokens_mask].tolist() == siglip_tokenizer(text)["input_ids"][:-1]
+    )
 
 
 def test_a_tokenizer_without_an_end_token_is_refused(bert_tokenizer):
@@ -331,7 +352,7 @@ def test_a_tokenizer_without_an_end_token_is_refused(bert_tokenizer):
         single="[CLS] $A", special_tokens=[("[CLS]", 2)]
     )
     with pytest.raises(InputError, match="adds no end token") as error:
-        WindowInput(tokenizer, 16)
+        ClipRowEncoder(tokenizer, 16)
     assert "\n" not in str(error.value)
 
 
@@ -347,7 +368,7 @@ def test_a_slow_tokenizer_is_refused():
         def _tokenize(self, text):
             return list(text)
 
-    for make in (lambda t: TextInput(t, 16), lambda t: WindowInput(t, 16)):
+    for make in (lambda t: TextRowEncoder(t, 16), lambda t: ClipRowEncoder(t, 16)):
         with pytest.raises(InputError, match="a fast tokenizer is needed") as error:
             make(Slow())
         assert "\n" not in str(error.value)
@@ -358,14 +379,14 @@ def test_a_slow_tokenizer_is_refused():
 
 @pytest.mark.parametrize("keep", [0, 3, 100])
 def test_samples_are_the_same_however_many_are_kept(keep, bert_tokenizer, samples):
-    data = TextSamples(toys.examples(), TextInput(bert_tokenizer, 40), keep=keep)
+    data = TextDataset(toys.examples(), TextRowEncoder(bert_tokenizer, 40), keep=keep)
     for indices in ([5, 2, 5], [2, 60, 7, 1], [5]):
         found = data.get(indices)
         assert [s.id for s in found] == [f"s{i}" for i in indices]
         for sample, expected in zip(found, samples.get(indices), strict=True):
-            assert np.array_equal(sample.text.ids, expected.text.ids)
-            assert np.array_equal(sample.words, expected.words)
-    assert len(data.kept) == min(keep, 5)
+            assert np.array_equal(sample.text.input_ids, expected.text.input_ids)
+            assert np.array_equal(sample.word_type_ids, expected.word_type_ids)
+    assert len(data.cache) == min(keep, 5)
 
 
 def test_labels_come_along(samples):

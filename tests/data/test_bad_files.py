@@ -10,7 +10,7 @@ from builders.commands import adapting_with, tuning_with
 from homes import coco, picture, put, rte
 
 from groundling.core.errors import InputError
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.data.captions.captions import read_captions
 from groundling.data.tables import lines_of
 from groundling.tasks import Task
@@ -93,7 +93,7 @@ def test_images_that_are_broken_or_missing(
         tmp_path / "c.json", [(n, f"{n}.png") for n in (1, 2, 3)], [(n, "a dog") for n in (1, 2, 3)]
     )
     line = refusal(
-        "teach",
+        "train-clip",
         "--captions",
         captions,
         "--images",
@@ -111,7 +111,7 @@ def test_images_that_are_broken_or_missing(
         "--text-tower",
         32,
         1,
-        "--vocabulary",
+        "--vocab-size",
         520,
         "--out",
         tmp_path / "out",
@@ -128,9 +128,9 @@ def test_e6_an_old_macs_lines_are_not_one_line(name: str, tmp_path: Path) -> Non
     line = {"CoLA/train.tsv": "x\t1\t\tIt rains.", "train.txt": "1000092795"}
     path = put(tmp_path / name, "\r".join([line.get(name, "1.jpg#0\tA dog.")] * 3))
     reads = {
-        "CoLA/train.tsv": lambda: named("tasks", Task, "glue/cola").read(tmp_path, "train"),
+        "CoLA/train.tsv": lambda: resolve("tasks", Task, "glue/cola").read(tmp_path, "train"),
         "Flickr8k.token.txt": lambda: read_captions(path).images,
-        "train.txt": lambda: named("tasks", Task, "flickr30k").read(tmp_path, "train"),
+        "train.txt": lambda: resolve("tasks", Task, "flickr30k").read(tmp_path, "train"),
     }
     with pytest.raises(InputError, match="lines end in carriage returns alone"):
         reads[name]()

@@ -26,9 +26,9 @@ from groundling.data.captions.captions import (
     keep_listed,
     read_captions,
 )
-from groundling.data.regions.samples import CaptionTexts
-from groundling.data.samples import TextInput
-from groundling.settings.fields import changed, configured
+from groundling.data.regions.samples import CaptionTextDataset
+from groundling.data.samples import TextRowEncoder
+from groundling.settings.fields import make_settings, replace_settings
 
 BRIEF = replace(STEPS, batch=4)
 
@@ -102,9 +102,9 @@ def test_a_file_without_splits_is_not_read_as_if_it_had_some(tmp_path: Path) -> 
 
 def test_of_one_file_everything_is_wanted_without_a_look_at_it() -> None:
     wanted = CaptionFilter(("train",))
-    assert wanted.of(["gone.json"]) == [wanted]
+    assert wanted.for_files(["gone.json"]) == [wanted]
     with pytest.raises(InputError, match=r"gone.json: no such file"):
-        wanted.of(["gone.json", "lost.json"])
+        wanted.for_files(["gone.json", "lost.json"])
 
 
 @pytest.mark.parametrize("field", ["split", "filename", "sentences"])
@@ -147,8 +147,8 @@ def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
         CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"c{n} c{k}" for k in range(n + 1)))
         for n in range(4)
     ]
-    text = TextInput(homes.words(), 24)
-    every = CaptionTexts(made, text, pairs, every_caption=True)
+    text = TextRowEncoder(homes.words(), 24)
+    every = CaptionTextDataset(made, text, pairs, every_caption=True)
     assert len(every) == len(every.lengths) == 10 and len(set(every.ids)) == 10
     assert Counter(image for (image,) in every.images) == {"i0": 1, "i1": 2, "i2": 3, "i3": 4}
     rngs = [generator(0, n) for n in range(10)]
@@ -158,7 +158,7 @@ def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
     assert [sample.id for sample in samples] == every.ids
     assert every.sizes.shape == (10, 3)
     assert all(
-        len(sample.text.ids) <= most
+        len(sample.text.input_ids) <= most
         for sample, most in zip(samples, every.sizes[:, 1], strict=True)
     )  # type: ignore[union-attr]
     if not pairs:
@@ -166,7 +166,7 @@ def test_every_caption_comes_up_once_in_an_epoch(pairs: bool) -> None:
     seconds: dict[int, set[str]] = {0: set(), 1: set()}
     for epoch in range(40):
         (sample,) = every.get([8], [generator(1, epoch)])
-        seconds[int(sample.labels["sentence_image"])].add(sample.example.pair or "")  # type: ignore[union-attr]
+        seconds[int(sample.labels["sentence_image"])].add(sample.example.text_pair or "")  # type: ignore[union-attr]
     assert seconds[1] == {"c3 c0", "c3 c1", "c3 c3"}  # i3's others
     assert seconds[0] and not any(one.startswith("c3") for one in seconds[0])
 
@@ -188,7 +188,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def config(place: Path, monkeypatch: pytest.MonkeyPatch) -> PretrainConfig:
     monkeypatch.chdir(place)
-    return configured(
+    return make_settings(
         PretrainConfig,
         model="uniter",
         student="bert",
@@ -204,11 +204,11 @@ def test_an_epoch_is_of_captions_or_of_images(
 ) -> None:
     """B13: a release's epoch of COCO has five times as many samples as COCO has images."""
     once = replace(STEPS, steps=0, epochs=1, batch=2)
-    alone = changed(config, model=model, regions="coco", captions="coco.json")
+    alone = replace_settings(config, model=model, regions="coco", captions="coco.json")
     result = pretrain(alone, once, tmp_path / "captions")
-    assert (result["epoch_of"], result["samples"], result["steps"]) == ("captions", 18, 9)
-    result = pretrain(changed(alone, epoch_of="images"), once, tmp_path / "images")
-    assert (result["epoch_of"], result["samples"], result["steps"]) == ("images", 6, 3)
+    assert (result["epoch_unit"], result["samples"], result["steps"]) == ("captions", 18, 9)
+    result = pretrain(replace_settings(alone, epoch_unit="images"), once, tmp_path / "images")
+    assert (result["epoch_unit"], result["samples"], result["steps"]) == ("images", 6, 3)
 
 
 # -- several files -----------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ def sources_of(config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.Monke
 def test_files_are_drawn_by_weight_with_every_kind_of_step(
     config: PretrainConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    weighted = changed(config, captions=("coco.json=2", "cc.tsv=3"))
+    weighted = replace_settings(config, captions=("coco.json=2", "cc.tsv=3"))
     sources = sources_of(weighted, tmp_path / "weighted", monkeypatch)
     shares = {source.name: source.ratio for source in sources}
     assert len(shares) == 8  # UNITER's four kinds, of each file
@@ -245,7 +245,9 @@ def test_files_are_drawn_by_weight_with_every_kind_of_step(
     assert by_file == {"coco": 12, "cc": 18}
     sizes = {source.name.partition(": ")[0]: len(source.samples) for source in sources}
     assert sizes == {"coco": 18, "cc": 8}
-    plain = sources_of(changed(config, model="visualbert"), tmp_path / "plain", monkeypatch)
+    plain = sources_of(
+        replace_settings(config, model="visualbert"), tmp_path / "plain", monkeypatch
+    )
     assert [source.ratio for source in plain] == [18, 8]
 
 
@@ -285,7 +287,7 @@ def test_weights_that_are_none(
     captions: tuple[str, ...], message: str, config: PretrainConfig, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message) as told:
-        pretrain(changed(config, captions=captions), BRIEF, tmp_path)
+        pretrain(replace_settings(config, captions=captions), BRIEF, tmp_path)
     assert "\n" not in str(told.value)
 
 
@@ -297,15 +299,17 @@ def test_a_split_for_the_file_that_has_splits(
         entry(n, split, filename=f"COCO_train2014_{n:012d}.jpg") for n, split in enumerate(splits)
     ]
     path = karpathy(tmp_path / "dataset_coco.json", *images)
-    both = changed(config, captions=(str(path), "cc.tsv"), caption_splits=("train", "restval"))
+    both = replace_settings(
+        config, captions=(str(path), "cc.tsv"), caption_splits=("train", "restval")
+    )
     sources = sources_of(both, tmp_path / "both", monkeypatch)
     named = {image for source in sources for (image,) in source.samples.images}
     assert {image[-1] for image in named if image.startswith("COCO")} == {"0", "1", "3", "4"}
     assert len([image for image in named if not image.startswith("COCO")]) == 8
     with pytest.raises(InputError, match=r"coco.json: its images have no"):
-        pretrain(changed(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
+        pretrain(replace_settings(config, caption_splits=("train",)), BRIEF, tmp_path / "none")
     with pytest.raises(InputError, match="it holds several splits"):
-        pretrain(changed(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
+        pretrain(replace_settings(both, caption_splits=()), BRIEF, tmp_path / "unsaid")
 
 
 def test_images_of_one_name_in_two_files_do_not_mix_stores(
@@ -315,12 +319,14 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
     store(tmp_path / "sbu", [f"{n}" for n in range(4, 12)])
     put(tmp_path / "sbu.tsv", "".join(f"a tree {n}\t{n}.jpg\n" for n in range(4, 12)))
     sbu = str(tmp_path / "sbu")
-    mixed = changed(config, captions=("cc.tsv", f"{tmp_path}/sbu.tsv"), regions=("cc", sbu))
+    mixed = replace_settings(
+        config, captions=("cc.tsv", f"{tmp_path}/sbu.tsv"), regions=("cc", sbu)
+    )
     message = r"image '4' is in several stores, and both cc.tsv and .*sbu.tsv name it \(4 such\)"
     with pytest.raises(InputError, match=message) as told:
         pretrain(mixed, BRIEF, tmp_path / "mixed")
     assert "--regions cc=STORE sbu=STORE" in str(told.value) and "\n" not in str(told.value)
-    apart = changed(mixed, regions=("cc=cc", f"sbu={sbu}"))
+    apart = replace_settings(mixed, regions=("cc=cc", f"sbu={sbu}"))
     sources = sources_of(apart, tmp_path / "apart", monkeypatch)
     boxes = []
     for number in (0, -1):
@@ -329,7 +335,7 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
         (sample,) = samples.get([place_of_4], [generator(0)])
         boxes.append(sample.regions.boxes)
     assert not np.array_equal(*boxes)
-    one = changed(mixed, regions="cc", captions=("cc.tsv", f"{tmp_path}/same.tsv"))
+    one = replace_settings(mixed, regions="cc", captions=("cc.tsv", f"{tmp_path}/same.tsv"))
     put(tmp_path / "same.tsv", "".join(f"a tree {n}\t{n}.jpg\n" for n in range(4)))
     monkeypatch.undo()
     monkeypatch.chdir(place)
@@ -337,7 +343,7 @@ def test_images_of_one_name_in_two_files_do_not_mix_stores(
     assert notes == [
         "4 images of same are named by an earlier file, too, and share its regions, such as '0'"
     ]
-    twice = changed(config, regions=("cc", sbu), captions="cc.tsv")
+    twice = replace_settings(config, regions=("cc", sbu), captions="cc.tsv")
     assert homes.apart(pretrain(twice, BRIEF, tmp_path / "twice")["notes"]) == [
         "4 images of cc are in several stores, of which the first counts, such as '4'"
     ]
@@ -361,5 +367,5 @@ def test_stores_and_lists_that_do_not_fit(
 ) -> None:
     put(Path("list.txt"), "0.jpg\n")
     with pytest.raises(InputError, match=message) as told:
-        pretrain(changed(config, **change), BRIEF, tmp_path)
+        pretrain(replace_settings(config, **change), BRIEF, tmp_path)
     assert "\n" not in str(told.value)

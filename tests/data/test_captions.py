@@ -18,13 +18,13 @@ from groundling.data import image_samples as module
 from groundling.data.captions.captions import (
     CaptionedImage,
     caption_lines,
+    images_in_folder,
     keep_listed,
-    present,
     read_captions,
     with_store_ids,
 )
-from groundling.data.image_samples import CaptionSamples, decode
-from groundling.data.samples import WindowInput
+from groundling.data.image_samples import CaptionedImageDataset, decode_image
+from groundling.data.samples import ClipRowEncoder
 
 RED, GREEN, BLUE = (255, 0, 0), (0, 255, 0), (0, 0, 255)
 
@@ -174,7 +174,7 @@ def test_two_files_never_share_a_stores_regions(tmp_path: Path) -> None:
 def test_images_that_are_missing(tmp_path: Path) -> None:
     images = [CaptionedImage(str(n), f"{n}.png", ("a dog",)) for n in range(4)]
     with pytest.raises(InputError, match="no such image folder"):
-        present(images, tmp_path / "images")
+        images_in_folder(images, tmp_path / "images")
     picture(tmp_path / "images" / "1.png")
     picture(tmp_path / "images" / "3.png")
     (tmp_path / "images" / "2.png").mkdir()
@@ -182,11 +182,11 @@ def test_images_that_are_missing(tmp_path: Path) -> None:
         InputError,
         match=r"2 of 4 captioned images are missing, the first is 0.png; .*--skip-missing",
     ):
-        present(images, tmp_path / "images")
-    assert present(images, tmp_path / "images", skip=True) == ([images[1], images[3]], 2)
-    assert present(images[1:2], tmp_path / "images") == ([images[1]], 0)
+        images_in_folder(images, tmp_path / "images")
+    assert images_in_folder(images, tmp_path / "images", skip=True) == ([images[1], images[3]], 2)
+    assert images_in_folder(images[1:2], tmp_path / "images") == ([images[1]], 0)
     with pytest.raises(InputError, match="holds none of the captioned images"):
-        present(images[:1], tmp_path / "images", skip=True)
+        images_in_folder(images[:1], tmp_path / "images", skip=True)
 
 
 # -- pixels ----------------------------------------------------------------------------------------------------------
@@ -204,25 +204,25 @@ def bands(path: Path, colours: list[tuple[int, int, int]], widths: list[int], hi
 
 @pytest.mark.parametrize("size", [8, 20, 32])
 def test_the_middle_square_is_scaled_and_cut_out(size: int, tmp_path: Path) -> None:
-    pixels = decode(bands(tmp_path / "wide.png", [GREEN, RED, GREEN], [30, 80, 30], 40), size)
+    pixels = decode_image(bands(tmp_path / "wide.png", [GREEN, RED, GREEN], [30, 80, 30], 40), size)
     assert pixels.shape == (3, size, size) and pixels.dtype == np.uint8
     assert (pixels[0] > 250).all() and (pixels[1:] < 5).all()
     tall = Image.open(tmp_path / "wide.png").transpose(Image.Transpose.ROTATE_90)
     tall.save(tmp_path / "tall.png")
-    assert (decode(tmp_path / "tall.png", size) == pixels).all()
+    assert (decode_image(tmp_path / "tall.png", size) == pixels).all()
 
 
 def test_an_image_of_the_right_size_is_taken_as_it_is(tmp_path: Path) -> None:
     noise = np.random.default_rng(0).integers(0, 256, (16, 16, 3), dtype=np.uint8)
     Image.fromarray(noise).save(tmp_path / "n.png")
-    assert (decode(tmp_path / "n.png", 16) == noise.transpose(2, 0, 1)).all()
+    assert (decode_image(tmp_path / "n.png", 16) == noise.transpose(2, 0, 1)).all()
 
 
 @pytest.mark.parametrize("mode", ["L", "P", "RGBA", "CMYK", "1", "I;16"])
 def test_every_kind_of_picture_becomes_rgb(mode: str, tmp_path: Path) -> None:
     path = tmp_path / ("a.tif" if mode == "CMYK" else "a.png")
     Image.new(mode, (20, 16)).save(path)
-    assert decode(path, 16).shape == (3, 16, 16)
+    assert decode_image(path, 16).shape == (3, 16, 16)
 
 
 @pytest.mark.parametrize(
@@ -233,7 +233,7 @@ def test_pictures_of_8_bits_are_pillows_own(mode: str, name: str, tmp_path: Path
     Image.fromarray(noise).convert(mode).save(tmp_path / name)
     with Image.open(tmp_path / name) as opened:
         plain = np.asarray(opened.convert("RGB")).transpose(2, 0, 1)
-    assert np.array_equal(decode(tmp_path / name, 16), plain)
+    assert np.array_equal(decode_image(tmp_path / name, 16), plain)
 
 
 def test_a_picture_is_turned_and_one_of_16_bits_is_not_white(tmp_path: Path) -> None:
@@ -242,9 +242,9 @@ def test_a_picture_is_turned_and_one_of_16_bits_is_not_white(tmp_path: Path) -> 
     lying = Image.open(bands(tmp_path / "bands.png", [RED, BLUE], [8, 8], 16))
     lying.save(tmp_path / "lying.png", exif=exif)
     standing = np.asarray(lying.transpose(Image.Transpose.ROTATE_270)).transpose(2, 0, 1)
-    assert np.array_equal(decode(tmp_path / "lying.png", 16), standing)
+    assert np.array_equal(decode_image(tmp_path / "lying.png", 16), standing)
     Image.fromarray(np.full((16, 16), 100 << 8, np.uint16)).save(tmp_path / "deep.png")
-    assert (decode(tmp_path / "deep.png", 16) == 100).all()
+    assert (decode_image(tmp_path / "deep.png", 16) == 100).all()
 
 
 @pytest.mark.parametrize("content", [b"", b"no image", "cut"])
@@ -253,7 +253,7 @@ def test_a_corrupt_image_is_named(content: bytes | str, tmp_path: Path) -> None:
     Image.effect_noise((64, 64), 80).save(path)
     put(path, path.read_bytes()[:900] if content == "cut" else content)
     with pytest.raises(InputError, match=r"bad.jpg: does not decode as an image \(.+\)$") as error:
-        decode(path, 16)
+        decode_image(path, 16)
     assert "\n" not in str(error.value)
 
 
@@ -270,25 +270,27 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def make(folder: Path) -> Callable[..., CaptionSamples]:
+def make(folder: Path) -> Callable[..., CaptionedImageDataset]:
     made = toys.sentences()
     images = [
         CaptionedImage(f"i{n}", f"{n}.png", tuple(made[5 * n : 5 * n + 1 + n % 5]))
         for n in range(12)
     ]
-    windows = WindowInput(homes.pieces(), toys.WINDOW, max_windows=1)
-    return lambda **options: CaptionSamples(images, folder, 16, windows, **options)
+    windows = ClipRowEncoder(homes.pieces(), toys.WINDOW, max_windows=1)
+    return lambda **options: CaptionedImageDataset(images, folder, 16, windows, **options)
 
 
 def drawn(
-    samples: CaptionSamples, indices: list[int], epoch: int = 0, seed: int = 0
+    samples: CaptionedImageDataset, indices: list[int], epoch: int = 0, seed: int = 0
 ) -> list[tuple]:
     rngs = [generator(seed, epoch, samples.ids[i], "sample") for i in indices]
-    return [(s.id, s.clip.ids.tolist(), s.pixels.tolist()) for s in samples.get(indices, rngs)]
+    return [
+        (s.id, s.clip.input_ids.tolist(), s.pixels.tolist()) for s in samples.get(indices, rngs)
+    ]
 
 
 def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(
-    make: Callable[..., CaptionSamples],
+    make: Callable[..., CaptionedImageDataset],
 ) -> None:
     samples = make(shift=0.2)
     every = list(range(12))
@@ -304,18 +306,18 @@ def test_what_is_drawn_depends_on_seed_epoch_and_sample_alone(
 
 
 def test_every_caption_of_an_image_is_drawn_and_no_other(
-    make: Callable[..., CaptionSamples],
+    make: Callable[..., CaptionedImageDataset],
 ) -> None:
     samples = make()
     expected = {
-        tuple(s.clip.ids.tolist())
+        tuple(s.clip.input_ids.tolist())
         for s in samples.texts.get(range(samples.first[4], samples.first[5]))
     }
     assert len(expected) == 5
     assert {tuple(drawn(samples, [4], epoch)[0][1]) for epoch in range(60)} == expected
 
 
-def test_flips_and_shifts(make: Callable[..., CaptionSamples]) -> None:
+def test_flips_and_shifts(make: Callable[..., CaptionedImageDataset]) -> None:
     plain = make(flip=False).pixels[3]
     both = [np.array(drawn(make(), [3], epoch)[0][2]) for epoch in range(30)]
     flipped = [(found == plain[:, :, ::-1]).all() for found in both]
@@ -332,12 +334,12 @@ def test_flips_and_shifts(make: Callable[..., CaptionSamples]) -> None:
 
 
 def test_without_augmentation_first_caption_and_image_as_it_is(
-    make: Callable[..., CaptionSamples],
+    make: Callable[..., CaptionedImageDataset],
 ) -> None:
     samples = make(augment=False, shift=0.3)
     found = samples.get(range(12), ())
-    assert [s.clip.ids.tolist() for s in found] == [
-        s.clip.ids.tolist() for s in samples.texts.get([int(i) for i in samples.first[:-1]])
+    assert [s.clip.input_ids.tolist() for s in found] == [
+        s.clip.input_ids.tolist() for s in samples.texts.get([int(i) for i in samples.first[:-1]])
     ]
     assert all((s.pixels == samples.pixels[i]).all() for i, s in enumerate(found))
     assert [int(s.labels["image"]) for s in found] == list(range(12))
@@ -346,13 +348,13 @@ def test_without_augmentation_first_caption_and_image_as_it_is(
 
 
 def test_every_image_is_decoded_once(
-    make: Callable[..., CaptionSamples], monkeypatch: pytest.MonkeyPatch
+    make: Callable[..., CaptionedImageDataset], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     opened: list[str] = []
 
     def counted(path: Path, size: int) -> np.ndarray:
         opened.append(path.name)
-        return decode(path, size)
+        return decode_image(path, size)
 
     monkeypatch.setattr(module, "decode", counted)
     samples = make()

@@ -11,11 +11,11 @@ from tokenizers import Tokenizer
 from groundling.commands.verdict import VerdictConfig, groups_of
 from groundling.core.errors import InputError
 from groundling.data.corpora import files
-from groundling.data.corpora.files import blocks, fitting, lines
-from groundling.data.samples import TextInput, TextSamples, backend
+from groundling.data.corpora.files import blocks, corpus_lines, split_long_texts
+from groundling.data.samples import TextDataset, TextRowEncoder, backend_tokenizer
 from groundling.data.text.words import Lexicon
-from groundling.settings.fields import configured
-from groundling.settings.inputs import named_folder
+from groundling.settings.fields import make_settings
+from groundling.settings.input_settings import named_folder
 
 KINDS = ["bert", "roberta", "siglip"]
 
@@ -27,7 +27,7 @@ def tokenizers(bert_tokenizer, roberta_tokenizer, siglip_tokenizer) -> dict:
 
 @pytest.fixture(scope="session")
 def engines(tokenizers: dict) -> dict[str, Tokenizer]:
-    return {name: backend(tokenizer) for name, tokenizer in tokenizers.items()}
+    return {name: backend_tokenizer(tokenizer) for name, tokenizer in tokenizers.items()}
 
 
 def squeezed(texts: list[str]) -> str:
@@ -42,7 +42,7 @@ LONG = [" ".join(toys.sentences()[i : i + 7]) for i in range(0, 70, 7)] + toys.s
 
 
 def fitted(texts: list[str], lexicon: Lexicon, pieces: int) -> list[str]:
-    return [unit for _, unit in fitting(texts, lexicon, pieces)]
+    return [unit for _, unit in split_long_texts(texts, lexicon, pieces)]
 
 
 @pytest.mark.parametrize("way", [fitted, blocks])
@@ -69,7 +69,7 @@ def test_blocks_are_full(kind: str, engines: dict) -> None:
 
 def test_fitting_leaves_short_texts_alone(engines: dict) -> None:
     texts = ["a  dog", "", "two\u00a0dogs", *LONG[:1]]
-    units = list(fitting(texts[:1] + texts[2:], Lexicon(engines["bert"]), 30))
+    units = list(split_long_texts(texts[:1] + texts[2:], Lexicon(engines["bert"]), 30))
     assert units[:2] == [(0, "a  dog"), (1, "two\u00a0dogs")]
     assert len(units) > 3
     assert {number for number, _ in units[2:]} == {2}
@@ -88,37 +88,39 @@ def test_where_the_tokenizer_is_fed_by_the_thousand_does_not_matter(
     engines: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lexicon = Lexicon(engines["bert"])
-    whole = {way: list(way(LONG, lexicon, 30)) for way in (fitting, blocks)}
+    whole = {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)}
     monkeypatch.setattr(files, "CHUNK", 3)
-    assert {way: list(way(LONG, lexicon, 30)) for way in (fitting, blocks)} == whole
+    assert {way: list(way(LONG, lexicon, 30)) for way in (split_long_texts, blocks)} == whole
 
 
-@pytest.mark.parametrize("form", ["lines", "blocks"])
+@pytest.mark.parametrize("form", ["corpus_lines", "blocks"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_encoder_cuts_nothing_off_a_corpus(
     kind: str, form: str, tokenizers: dict, tmp_path: Path
 ) -> None:
     path = put(tmp_path / "t.txt", "\n\n".join(LONG))
     examples = corpus([path], form, tokenizers[kind], 32)
-    samples = TextSamples(examples, TextInput(tokenizers[kind], 32)).get(range(len(examples)))
-    assert sum(sample.dropped for sample in samples) == 0
-    assert max(len(sample.text.ids) for sample in samples) <= 32
+    samples = TextDataset(examples, TextRowEncoder(tokenizers[kind], 32)).get(range(len(examples)))
+    assert sum(sample.truncated_tokens for sample in samples) == 0
+    assert max(len(sample.text.input_ids) for sample in samples) <= 32
     assert squeezed([e.text for e in examples]) == squeezed(LONG)
 
 
 def test_lines_of_every_kind_of_file(tmp_path: Path) -> None:
     plain = put(tmp_path / "t.txt", "\ufeffOne line.\r\n\r\n  Two\u2028lines? \nThree")
-    assert lines(plain) == ["One line.", "Two\u2028lines?", "Three"]
-    assert lines(put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")) == [
+    assert corpus_lines(plain) == ["One line.", "Two\u2028lines?", "Three"]
+    assert corpus_lines(put(tmp_path / "x.token.txt", "1.jpg#0\tA dog .\n1.jpg#1\tDogs .\n")) == [
         "A dog .",
         "Dogs .",
     ]
-    assert lines(put(tmp_path / "x.tsv", "a dog\t1.jpg\n")) == ["a dog"]
-    assert lines(coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "A dog."), (1, "A cat.")])) == [
+    assert corpus_lines(put(tmp_path / "x.tsv", "a dog\t1.jpg\n")) == ["a dog"]
+    assert corpus_lines(
+        coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "A dog."), (1, "A cat.")])
+    ) == [
         "A dog.",
         "A cat.",
     ]
-    assert lines(put(tmp_path / "notes.json.txt", '{"a": 1}')) == ['{"a": 1}']
+    assert corpus_lines(put(tmp_path / "notes.json.txt", '{"a": 1}')) == ['{"a": 1}']
 
 
 def test_ids_name_file_and_number_and_limit_is_evenly_spaced(
@@ -177,5 +179,5 @@ def test_a_folders_name_may_have_an_equals_sign(here: Path) -> None:
         ("A=", "A", ""),
     ):
         assert named_folder(word) == (name, folder)
-    config = configured(VerdictConfig, runs=["runs/lr=1/a", "w/o images=b"])
+    config = make_settings(VerdictConfig, runs=["runs/lr=1/a", "w/o images=b"])
     assert groups_of(config.runs) == {"a": "runs/lr=1/a", "w/o images": "b"}

@@ -20,17 +20,29 @@ from tokenizers import AddedToken, Tokenizer
 
 from groundling.core.batch import Sample, TextRow
 from groundling.core.errors import InputError
-from groundling.data.corpora import files, prepared
+from groundling.data.corpora import files, token_stores
 from groundling.data.corpora.files import full_blocks, plain_lines
-from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
-from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput, backend
+from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
+from groundling.data.samples import (
+    ClipRowEncoder,
+    SampleDataset,
+    TextDataset,
+    TextRowEncoder,
+    backend_tokenizer,
+)
 from groundling.data.text import words as lexicon
-from groundling.data.text.words import Lexicon, numbers, spans, spans_of_much, word_of
+from groundling.data.text.words import (
+    Lexicon,
+    align_words,
+    fast_word_spans,
+    word_spans,
+    word_type_ids,
+)
 from groundling.runs import jobs
 from groundling.runs.folder import clear_prepared
 from groundling.runs.hashing import CACHE, cache_folder
-from groundling.settings.inputs import weighted_files
-from groundling.training.batch_sampler import DataSource, SamplePlan, sectioned
+from groundling.settings.input_settings import weighted_files
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, split_by_file
 
 NASTY = [
     "",
@@ -85,7 +97,7 @@ def plainly(texts: list[str], engine: Tokenizer, pieces: int) -> Iterator[str]:
 def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
     kind: str, pieces: int, tokenizers: dict, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    engine = backend(tokenizers[kind])
+    engine = backend_tokenizer(tokenizers[kind])
     monkeypatch.setattr(lexicon, "MOST_ENTRIES", 20)
     monkeypatch.setattr(files, "CHUNK", 5)
     assert list(full_blocks(NASTY, Lexicon(engine), pieces)) == list(plainly(NASTY, engine, pieces))
@@ -93,10 +105,10 @@ def test_blocks_are_cut_as_if_every_word_were_tokenised_by_itself(
 
 def test_raw_words_of_much_text_are_those_of_little() -> None:
     text = "\n".join(NASTY) + "_\n"
-    assert np.array_equal(spans_of_much(text), spans(text))
-    assert spans_of_much("").shape == (0, 2)
+    assert np.array_equal(fast_word_spans(text), word_spans(text))
+    assert fast_word_spans("").shape == (0, 2)
     every = "".join(map(chr, [*range(0xD800), *range(0xE000, 0x30000)]))
-    assert np.array_equal(spans_of_much(every), spans(every))
+    assert np.array_equal(fast_word_spans(every), word_spans(every))
 
 
 def same_rows(one: TextRow | None, other: TextRow | None) -> None:
@@ -110,9 +122,13 @@ def same_rows(one: TextRow | None, other: TextRow | None) -> None:
 def same(one: Sample, other: Sample) -> None:
     same_rows(one.text, other.text)
     same_rows(one.clip, other.clip)
-    assert np.array_equal(one.words, other.words)
-    assert one.words.dtype == other.words.dtype
-    assert (one.id, one.example, one.dropped) == (other.id, other.example, other.dropped)
+    assert np.array_equal(one.word_type_ids, other.word_type_ids)
+    assert one.word_type_ids.dtype == other.word_type_ids.dtype
+    assert (one.id, one.example, one.truncated_tokens) == (
+        other.id,
+        other.example,
+        other.truncated_tokens,
+    )
 
 
 def write(path: Path, texts: list[str]) -> Path:
@@ -122,8 +138,8 @@ def write(path: Path, texts: list[str]) -> Path:
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Several shards of few texts."""
-    monkeypatch.setattr(prepared, "SMALLEST", 400)
-    monkeypatch.setattr(prepared, "CHUNK", 3)
+    monkeypatch.setattr(token_stores, "SMALLEST", 400)
+    monkeypatch.setattr(token_stores, "CHUNK", 3)
 
 
 @pytest.mark.parametrize("limit", [0, 17])
@@ -133,9 +149,9 @@ def test_samples_are_those_of_texts_at_once(
     kind: str, form: str, limit: int, tokenizers: dict, clip_tokenizer, small, tmp_path: Path
 ) -> None:
     paths = [write(tmp_path / part / "text.txt", NASTY[n:]) for n, part in enumerate("ab")]
-    text = TextInput(tokenizers[kind], 20)
-    clip = WindowInput(clip_tokenizer, 7, 2)
-    old: Samples = TextSamples(corpus(paths, form, tokenizers[kind], 20, limit), text, clip)
+    text = TextRowEncoder(tokenizers[kind], 20)
+    clip = ClipRowEncoder(clip_tokenizer, 7, 2)
+    old: SampleDataset = TextDataset(corpus(paths, form, tokenizers[kind], 20, limit), text, clip)
     new = corpus_samples(paths, form, text, tmp_path / "texts", clip, limit)
     assert len(new) == len(old)
     assert len(new._shards) > 8
@@ -151,22 +167,22 @@ def test_samples_are_those_of_texts_at_once(
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which shards are written, by number."""
     written: list[str] = []
-    write_shard = prepared.write_shard
+    write_shard = token_stores.write_shard
 
     def record(*arguments) -> None:
         written.append(f"{arguments[2]}")
         write_shard(*arguments)
 
-    monkeypatch.setattr(prepared, "write_shard", record)
+    monkeypatch.setattr(token_stores, "write_shard", record)
     return written
 
 
-def read(path: Path, place: Path, tokenizer, form: str = "lines") -> CorpusSamples:
-    return corpus_samples([path], form, TextInput(tokenizer, 20), place)
+def read(path: Path, place: Path, tokenizer, form: str = "lines") -> CorpusDataset:
+    return corpus_samples([path], form, TextRowEncoder(tokenizer, 20), place)
 
 
-def everything(samples: CorpusSamples) -> list[str]:
-    return [repr((one.id, one.text.ids.tolist())) for one in samples.get(range(len(samples)))]
+def everything(samples: CorpusDataset) -> list[str]:
+    return [repr((one.id, one.text.input_ids.tolist())) for one in samples.get(range(len(samples)))]
 
 
 def test_a_second_run_reads_nothing_anew(
@@ -175,7 +191,7 @@ def test_a_second_run_reads_nothing_anew(
     path = write(tmp_path / "t.txt", NASTY)
     first = everything(read(path, tmp_path / "texts", bert_tokenizer))
     written = counted(monkeypatch)
-    monkeypatch.setattr(prepared, "texts_in", None)
+    monkeypatch.setattr(token_stores, "texts_in", None)
     assert everything(read(path, tmp_path / "texts", bert_tokenizer)) == first
     shutil.copy(path, tmp_path / "other.txt")  # content counts, not the name
     assert len(read(tmp_path / "other.txt", tmp_path / "texts", bert_tokenizer)) == len(first)
@@ -190,7 +206,7 @@ def test_other_content_form_length_or_tokenizer_is_another_store(
     read(path, place, bert_tokenizer)
     read(path, place, bert_tokenizer, "blocks")
     read(path, place, roberta_tokenizer)
-    corpus_samples([path], "lines", TextInput(bert_tokenizer, 21), place)
+    corpus_samples([path], "lines", TextRowEncoder(bert_tokenizer, 21), place)
     assert len(list(place.iterdir())) == 4
     read(write(path, [*NASTY, "more"]), place, bert_tokenizer)
     assert len(list(place.iterdir())) == 5
@@ -224,7 +240,7 @@ def test_texts_put_together_of_words_are_those_tokenised_whole(
     tokenizer = copy.deepcopy(known.get(kind, roberta_tokenizer))
     if kind == "masking roberta":
         tokenizer.add_special_tokens({"mask_token": AddedToken("<mask>", lstrip=True)})
-    engine = backend(tokenizer)
+    engine = backend_tokenizer(tokenizer)
     by_word = Lexicon(engine)
     assert by_word.by_word is (kind != "siglip")
     texts = [*odd_texts(400), *NASTY]
@@ -238,8 +254,10 @@ def test_texts_put_together_of_words_are_those_tokenised_whole(
         words = slice(word_stops[place] - found.word_counts[place], word_stops[place])
         offsets = np.array(whole.offsets, np.int64).reshape(-1, 2)
         assert pieces.ids[own].tolist() == whole.ids, repr(text)
-        assert pieces.word[own].tolist() == word_of(offsets, spans(text)).tolist(), repr(text)
-        assert found.words[words].tolist() == numbers(text, spans(text)).tolist()
+        assert pieces.word[own].tolist() == align_words(offsets, word_spans(text)).tolist(), repr(
+            text
+        )
+        assert found.words[words].tolist() == word_type_ids(text, word_spans(text)).tolist()
 
 
 def test_a_tokenizer_that_is_not_known_to_take_words_by_themselves_reads_whole_texts(
@@ -248,8 +266,8 @@ def test_a_tokenizer_that_is_not_known_to_take_words_by_themselves_reads_whole_t
     for change in ({"rstrip": True}, {"content": "two words"}, {"lstrip": True}):
         tokenizer = copy.deepcopy(bert_tokenizer)
         tokenizer.add_tokens([AddedToken(**{"content": "[NEW]", **change})])
-        assert not Lexicon(backend(tokenizer)).by_word
-    clip = backend(clip_tokenizer).to_str()
+        assert not Lexicon(backend_tokenizer(tokenizer)).by_word
+    clip = backend_tokenizer(clip_tokenizer).to_str()
     replaced, split = r'"Regex":"\\s+"', r'"Regex":"<\\|'
     for part, other in ((replaced, '"String":" a"'), (split, f"{split[:9]}..|{split[9:]}")):
         assert part in clip
@@ -273,7 +291,7 @@ def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
 ) -> None:
     path = write(tmp_path / "t.txt", NASTY)
     whole = everything(read(path, tmp_path / "whole", bert_tokenizer, form))
-    write_shard = prepared.write_shard
+    write_shard = token_stores.write_shard
 
     def killed(*arguments) -> None:
         if arguments[2] == 3:
@@ -281,7 +299,7 @@ def test_a_killed_run_goes_on_at_the_shards_that_are_missing(
         write_shard(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepared, "write_shard", killed)
+        patch.setattr(token_stores, "write_shard", killed)
         with pytest.raises(KeyboardInterrupt):
             read(path, tmp_path / "texts", bert_tokenizer, form)
     written = counted(monkeypatch)
@@ -335,8 +353,8 @@ def test_several_processes_write_what_one_does(
     path = write(tmp_path / "t.txt", NASTY)
     one = everything(read(path, tmp_path / "one", bert_tokenizer))
     monkeypatch.setattr(jobs, "_pool", ThreadPoolExecutor)
-    monkeypatch.setattr(prepared, "LARGE", 0)
-    monkeypatch.setattr(prepared, "cores", lambda: 3)
+    monkeypatch.setattr(token_stores, "LARGE", 0)
+    monkeypatch.setattr(token_stores, "cores", lambda: 3)
     assert everything(read(path, tmp_path / "several", bert_tokenizer)) == one
 
 
@@ -351,7 +369,7 @@ def test_machines_share_the_work_where_they_share_the_folder(
     one_at_a_time = threading.Lock()
     here = threading.local()
     written: list[tuple[int, int]] = []
-    write_shard = prepared.write_shard
+    write_shard = token_stores.write_shard
 
     def record(*arguments) -> None:
         written.append((here.state.process_index, arguments[2]))
@@ -371,8 +389,8 @@ def test_machines_share_the_work_where_they_share_the_folder(
             return everything(samples)
 
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
-    monkeypatch.setattr(prepared, "PartialState", lambda: here.state)
-    monkeypatch.setattr(prepared, "write_shard", record)
+    monkeypatch.setattr(token_stores, "PartialState", lambda: here.state)
+    monkeypatch.setattr(token_stores, "write_shard", record)
     with ThreadPoolExecutor(4) as pool:
         assert list(pool.map(process, range(4), timeout=60)) == [whole] * 4
     shards = {number for _, number in written}
@@ -399,15 +417,15 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
     paths = [write(tmp_path / f"{n}.txt", toys.sentences()[:n]) for n in (40, 10, 30)]
     words = [f"{path}={weight}" for path, weight in zip(paths, ("1", "5", ".5"), strict=True)]
     files = weighted_files(words, "--text")
-    text = TextInput(bert_tokenizer, 60)
+    text = TextRowEncoder(bert_tokenizer, 60)
     samples = corpus_samples([f.file for f in files], "lines", text, tmp_path / "t", limit=limit)
-    assert sectioned(DataSource(samples), samples.bounds, weighted_files(paths, "--text")) == [
+    assert split_by_file(DataSource(samples), samples.bounds, weighted_files(paths, "--text")) == [
         DataSource(samples)
     ]
-    sources = sectioned(DataSource(samples, 2.0, name="--text"), samples.bounds, files)
+    sources = split_by_file(DataSource(samples, 2.0, name="--text"), samples.bounds, files)
     assert sum(source.ratio for source in sources) == pytest.approx(2)
     assert [name for source in sources for name in source.samples.ids] == list(samples.ids)
-    plan = SamplePlan(sources, 2, 400, 0)
+    plan = FixedSizeBatchPlan(sources, 2, 400, 0)
     drawn = Counter()
     for step in range(400):
         draw = plan[step]
@@ -417,21 +435,23 @@ def test_files_with_weights_are_drawn_by_them(limit: int, bert_tokenizer, tmp_pa
     shares = [drawn[number] / 400 for number in range(3)]
     assert shares == pytest.approx([1 / 6.5, 5 / 6.5, 0.5 / 6.5], abs=0.05)
     with pytest.raises(InputError, match=r"--text: .*\d0\.txt: \d+ samples are fewer"):
-        SamplePlan(sectioned(DataSource(samples, name="--text"), samples.bounds, files), 31, 1, 0)
+        FixedSizeBatchPlan(
+            split_by_file(DataSource(samples, name="--text"), samples.bounds, files), 31, 1, 0
+        )
 
 
 def test_a_text_that_changes_while_it_is_read_leaves_no_store(
     bert_tokenizer, small, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "t.txt", NASTY)
-    write_shard = prepared.write_shard
+    write_shard = token_stores.write_shard
 
     def change(*arguments) -> None:
         write(path, [*NASTY, "more"])
         write_shard(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(prepared, "write_shard", change)
+        patch.setattr(token_stores, "write_shard", change)
         with pytest.raises(InputError, match=r"t\.txt: changed while it was tokenised; run the"):
             read(path, tmp_path / "texts", bert_tokenizer)
     write(path, NASTY)
@@ -442,16 +462,16 @@ def test_a_text_that_changes_while_it_is_read_leaves_no_store(
 def test_without_a_cache_texts_go_with_the_run(
     bert_tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert place_of_stores(tmp_path).parent == cache_folder()
+    assert stores_folder(tmp_path).parent == cache_folder()
     blocked = put(tmp_path / "cache" / "texts", "")  # as another user's folder is, but to root, too
     with pytest.raises(
         InputError, match=f"{blocked}/.*: cannot be written .* GROUNDLING_CACHE name"
     ):
         read(write(tmp_path / "t.txt", NASTY), blocked, bert_tokenizer)
     monkeypatch.setenv(CACHE, "")
-    put(place_of_stores(tmp_path) / "x.npy", "")
+    put(stores_folder(tmp_path) / "x.npy", "")
     clear_prepared(tmp_path)
-    assert not place_of_stores(tmp_path).exists()
+    assert not stores_folder(tmp_path).exists()
 
 
 @pytest.mark.parametrize("ending", ["", ".gz", ".zst", ".parquet"])
@@ -470,21 +490,21 @@ def test_packed_text_is_text(ending: str, tmp_path: Path) -> None:
         pytest.importorskip("pyarrow.parquet").write_table(table, path)
     else:
         path.write_bytes(raw)
-    assert files.lines(path) == ["a dog", "zwei\u2028Hunde"]
+    assert files.corpus_lines(path) == ["a dog", "zwei\u2028Hunde"]
     if ending:
         cut(path)
         with pytest.raises(InputError, match=f"t.txt{ending}: cannot be read .*; copy it again"):
-            files.lines(path)
+            files.corpus_lines(path)
 
 
 def test_lines_are_the_same_however_much_is_read_at_a_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = write(tmp_path / "t.txt", NASTY)
-    expected = files.lines(path)
+    expected = files.corpus_lines(path)
     for size in (1, 7, 64):
         monkeypatch.setattr(files, "READ", size)
-        assert files.lines(path) == expected
+        assert files.corpus_lines(path) == expected
 
 
 @pytest.mark.parametrize(
@@ -500,9 +520,9 @@ def test_no_text_is_said(raw: bytes, message: str, tmp_path: Path, monkeypatch) 
     (tmp_path / "t.txt").write_bytes(raw)
     monkeypatch.setattr(files, "READ", 2)
     with pytest.raises(InputError, match=message):
-        files.lines(tmp_path / "t.txt")
+        files.corpus_lines(tmp_path / "t.txt")
 
 
 def test_packed_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"c\.jsonl\.gz: of packed files those of plain text"):
-        files.lines(put(tmp_path / "c.jsonl.gz", "x"))
+        files.corpus_lines(put(tmp_path / "c.jsonl.gz", "x"))

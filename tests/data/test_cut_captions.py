@@ -18,11 +18,11 @@ from torch import Tensor
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.batch import Batch, Sample
-from groundling.data.corpora import prepared
-from groundling.data.corpora.prepared import corpus_samples
-from groundling.data.samples import Samples, TextInput, TextSamples, WindowInput
+from groundling.data.corpora import token_stores
+from groundling.data.corpora.token_stores import corpus_samples
+from groundling.data.samples import ClipRowEncoder, SampleDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 from groundling.teachers import Teacher
 
 LONG = "a dog runs home " * 12
@@ -60,17 +60,17 @@ def image_by_image() -> list[tuple[str, str]]:
 @pytest.fixture(params=[0, 1], ids=["one shard", "many shards"])
 def shards(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     if request.param:
-        monkeypatch.setattr(prepared, "SMALLEST", 1)
-        monkeypatch.setattr(prepared, "CHUNK", 3)
+        monkeypatch.setattr(token_stores, "SMALLEST", 1)
+        monkeypatch.setattr(token_stores, "CHUNK", 3)
 
 
-def read(path: Path, clip_tokenizer: object, limit: int = 0) -> tuple[Samples, Samples]:
+def read(path: Path, clip_tokenizer: object, limit: int = 0) -> tuple[SampleDataset, SampleDataset]:
     """Samples of tokenised files, and of texts at once."""
-    text = TextInput(homes.words(), 20)
-    clip = WindowInput(clip_tokenizer, 7, 2)
+    text = TextRowEncoder(homes.words(), 20)
+    clip = ClipRowEncoder(clip_tokenizer, 7, 2)
     place = path.parent / "texts"
     kept = corpus_samples([path], "lines", text, place, clip, limit)
-    return kept, TextSamples(corpus([path], "lines", homes.words(), 20, limit), text, clip)
+    return kept, TextDataset(corpus([path], "lines", homes.words(), 20, limit), text, clip)
 
 
 @pytest.mark.parametrize("limit", [0, 7])
@@ -122,7 +122,7 @@ def test_plain_lines_keep_their_numbers_and_have_no_images(
 
 def test_blocks_are_numbered_and_have_no_images(tmp_path: Path) -> None:
     path = table(tmp_path / "c.tsv")
-    text = TextInput(homes.words(), 20)
+    text = TextRowEncoder(homes.words(), 20)
     samples = corpus_samples([path], "blocks", text, tmp_path / "texts")
     assert list(samples.ids) == [f"c.tsv:{number}" for number in range(len(samples))]
     assert not any(samples.images)
@@ -132,7 +132,7 @@ def test_blocks_are_numbered_and_have_no_images(tmp_path: Path) -> None:
 
 def test_a_caption_whose_image_nobody_names_has_none(tmp_path: Path) -> None:
     path = put(tmp_path / "c.tsv", "a dog\thttp://a.b/c/\na cat\thttp://a.b/c/cat.jpg\n")
-    text = TextInput(homes.words(), 20)
+    text = TextRowEncoder(homes.words(), 20)
     samples = corpus_samples([path], "lines", text, tmp_path / "texts")
     assert [tuple(some) for some in samples.images] == [(), ("cat",)]
 
@@ -152,23 +152,23 @@ class Looks(Teacher):
         for row in rows:
             SEEN.append((row.id, row.example.images, row.example.text))
         names = [row.example.images[0] for row in rows]
-        return [Sample(name, words=np.array([len(name)])) for name in names]
+        return [Sample(name, word_type_ids=np.array([len(name)])) for name in names]
 
     def features(self, batch: Batch) -> Mapping[str, Tensor]:
-        return {"look": batch.words.float().mean(1, keepdim=True)}
+        return {"visualize": batch.word_type_ids.float().mean(1, keepdim=True)}
 
 
 class Follow(Objective):
     """Reads it."""
 
     name = "follow"
-    needs = ("text", "features.look")
+    required_fields = ("text", "features.look")
 
     def count(self, batch: Batch) -> dict[str, int]:
         return {"follow": batch.rows}
 
     def forward(self, encoded, batch: Batch) -> dict[str, Tensor]:
-        return {"follow": (encoded.text[:, 0, :1] - batch.features["look"]).pow(2).sum()}
+        return {"follow": (encoded.text[:, 0, :1] - batch.features["visualize"]).pow(2).sum()}
 
 
 @pytest.mark.parametrize("write", [table, karpathy])
@@ -178,7 +178,7 @@ def test_a_teacher_of_images_stands_beside_adapt(
     monkeypatch.setitem(sys.modules, "captions_with_looks", sys.modules[__name__])
     path = write(tmp_path / ("c.tsv" if write is table else "c.json"))
     SEEN.clear()
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(homes.student(tmp_path / "student")),
         arm="mlm+captions_with_looks:Follow",
@@ -188,10 +188,10 @@ def test_a_teacher_of_images_stands_beside_adapt(
         max_length=20,
     )
     result = adapt(config, homes.STEPS, tmp_path / "out")
-    assert result["last"]["follow"] > 0
+    assert result["train_metrics"]["follow"] > 0
     assert {images[0] for _, images, _ in SEEN} == set(IMAGES)
     captions = dict(enumerate(image_by_image()))
     for name, images, text in SEEN:
         image, caption = captions[int(name.rpartition(":")[2].partition(".")[0])]
         assert images == (image,) and text in caption
-    assert torch.isfinite(torch.tensor(result["last"]["follow"]))
+    assert torch.isfinite(torch.tensor(result["train_metrics"]["follow"]))

@@ -17,11 +17,11 @@ from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.imports import import_regions
 from groundling.data.regions.inputs import RegionInputs
-from groundling.data.regions.store import RegionStore, first_fault, whole_store
-from groundling.data.regions.stores import joined
+from groundling.data.regions.store import RegionStore, first_fault, open_checked_store
+from groundling.data.regions.stores import combine_images
 from groundling.runs import hashing
 from groundling.runs.hashing import CACHE
-from groundling.settings.inputs import RegionInput
+from groundling.settings.input_settings import RegionSettings
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +53,7 @@ def test_a_damaged_store_is_not_trained_on(
     file = store / f"{name}-00000.npy"
     damaged(file)
     RegionStore(store)[standins.PHOTOS[0]]  # it can be read, and reads otherwise
-    words = ["pretrain", "--model", "visualbert", "--student", str(made / "bert"), "--regions"]
+    words = ["pretrain", "--architecture", "visualbert", "--model", str(made / "bert"), "--regions"]
     words += [str(store), "--captions", str(made / "my_captions.tsv"), "--steps", "1", "--cpu"]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     complaint = capsys.readouterr().err.strip().splitlines()[-1]
@@ -65,9 +65,9 @@ def test_every_way_to_a_store_compares(store: Path) -> None:
     index = store / "index-00000.json"
     index.write_text(index.read_text().replace('"facts"', ' "facts"'))
     for way in (
-        lambda: whole_store(store),
-        lambda: RegionInputs(RegionInput((str(store),)), (), "split").stores("dev"),
-        lambda: joined([store]),
+        lambda: open_checked_store(store),
+        lambda: RegionInputs(RegionSettings((str(store),)), (), "split").stores("dev"),
+        lambda: combine_images([store]),
     ):
         with pytest.raises(InputError, match=r"index-00000\.json: changed since"):
             way()
@@ -79,7 +79,7 @@ def test_a_manifest_that_lacks_hashes_is_damaged(store: Path) -> None:
     for hashes in ({}, None):
         path.write_text(json.dumps(about | {"sha256": hashes}))
         with pytest.raises(InputError, match=r"manifest\.json: lacks the SHA-256 of index-00000"):
-            whole_store(store)
+            open_checked_store(store)
 
 
 def test_a_store_that_stays_as_it_is_is_read_once(
@@ -101,7 +101,7 @@ def test_a_store_that_stays_as_it_is_is_read_once(
         monkeypatch.setattr(hashing, "_KNOWN", {})
         read.clear()
         for _ in range(2):
-            whole_store(store)
+            open_checked_store(store)
             if forgets:
                 monkeypatch.setattr(hashing, "_KNOWN", {})
         assert len(read) == len(list(store.glob("*-0*")))
@@ -110,10 +110,10 @@ def test_a_store_that_stays_as_it_is_is_read_once(
 def test_one_process_of_a_machine_compares(store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     damaged(store / "features-00000.npy")
     monkeypatch.setenv("LOCAL_RANK", "1")
-    assert len(whole_store(store)) == len(standins.PHOTOS)
+    assert len(open_checked_store(store)) == len(standins.PHOTOS)
     monkeypatch.setenv("LOCAL_RANK", "0")
     with pytest.raises(InputError, match="changed since"):
-        whole_store(store)
+        open_checked_store(store)
 
 
 def test_e5_class_shares_that_add_up_to_more_than_one_are_told() -> None:

@@ -29,18 +29,18 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import head_of
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Example, Gold, RegionRow
+from groundling.core.batch import Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError
-from groundling.core.registry import instances as found_in
-from groundling.core.registry import named
+from groundling.core.registry import registered as found_in
+from groundling.core.registry import resolve
 from groundling.data.regions.imports import import_several
-from groundling.data.regions.samples import RegionOptions, RegionSamples
+from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import TextInput, TextSamples
-from groundling.settings.fields import changed, configured
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
 from groundling.tasks.refcoco import TASKS
-from groundling.vision.detect import Boxes, annotated
+from groundling.vision.boxes import ImageBoxes, read_annotated_boxes
 from groundling.vision_language import Architecture
 
 NAMES = [f"COCO_train2014_{n:012d}" for n in range(3)]
@@ -92,10 +92,12 @@ class Detects:
     def to_dict(self) -> dict[str, object]:
         return {}
 
-    def __call__(self, images: Sequence[object]) -> list[Boxes]:
+    def __call__(self, images: Sequence[object]) -> list[ImageBoxes]:
         boxes = np.array([[0, 0, 0.5, 1], [0.5, 0, 1, 1], [0, 0.5, 1, 1]], np.float32)
         confidence = np.array([0.9, 0.8, 0.7], np.float32)
-        return [Boxes(boxes, confidence, np.eye(3, dtype=np.float32)[[1, 0, 2]]) for _ in images]
+        return [
+            ImageBoxes(boxes, confidence, np.eye(3, dtype=np.float32)[[1, 0, 2]]) for _ in images
+        ]
 
 
 def vcr_images(folder: Path) -> Path:
@@ -114,7 +116,7 @@ def config(tmp_path: Path, backbone: str) -> RegionsConfig:
         noise = np.random.default_rng(number).integers(0, 256, (6, 6, 3), dtype=np.uint8)
         put(tmp_path / "images" / f"{name}.jpg", b"")
         Image.fromarray(noise).resize(SIZE).save(tmp_path / "images" / f"{name}.jpg")
-    return configured(RegionsConfig, images=str(tmp_path / "images"), backbone=backbone)
+    return make_settings(RegionsConfig, images=str(tmp_path / "images"), backbone=backbone)
 
 
 # -- boxes of files ----------------------------------------------------------------------------------------------------
@@ -130,7 +132,7 @@ def test_detections_alone(config: RegionsConfig, tmp_path: Path) -> None:
         detection(0, [60, 60, 5, 5], 0.25),
     ]
     file = detections(tmp_path / "dets.json", *rows)
-    result = regions(changed(config, boxes=(str(file),)), tmp_path / "store")
+    result = regions(replace_settings(config, boxes=(str(file),)), tmp_path / "store")
     assert (result["images"], result["boxes_left_out"], result["skipped"]) == (2, 2, 1)
     made = RegionStore(tmp_path / "store")
     assert made.ids == NAMES[1:] and made.manifest["class_names"] == ["car", "dog"]
@@ -149,16 +151,16 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
     """UNITER on VCR; tags still name the annotated ones, and classes are VCR's by their names."""
     monkeypatch.setattr("groundling.vision.extract.Detector", Detects)
     folder = str(vcr_images(tmp_path / "vcr1images"))
-    config = configured(
+    config = make_settings(
         RegionsConfig, images=folder, boxes=(folder,), backbone=backbone, whole=True
     )
     regions(config, tmp_path / "annotated")
-    regions(changed(config, also_detected=True, detector=backbone), tmp_path / "both")
+    regions(replace_settings(config, add_detected_boxes=True, detector=backbone), tmp_path / "both")
     first, both = (RegionStore(tmp_path / name) for name in ("annotated", "both"))
-    assert first.behind("film/1") == 0 and both.behind("film/1") == 3
+    assert first.appended_detections("film/1") == 0 and both.appended_detections("film/1") == 3
     assert both.in_annotated_order("film/1")
     row = both["film/1"]
-    assert row.whole.tolist() == [True, *[False] * 5]
+    assert row.is_whole_image.tolist() == [True, *[False] * 5]
     np.testing.assert_array_equal(row.boxes[:3], first["film/1"].boxes)
     np.testing.assert_allclose(row.confidence, [1, 1, 1, 0.9, 0.8, 0.7], atol=1e-6)
     names = both.manifest["class_names"]
@@ -167,18 +169,24 @@ def test_detected_boxes_stand_behind_vcrs_annotated_ones(
         *(phone, person, person, phone)
     ]
     assert row.classes.sum(1).tolist() == [0, 1, 1, 1, 1, 0]
-    cover = RegionStore(tmp_path / "both", features=False)["film/1"].cover
+    cover = RegionStore(tmp_path / "both", features=False)["film/1"].segmentation
     assert cover is not None and cover[3:].all() and not cover[1:3].all()
-    example = Example("a", "cellphone", images=("film/1",), tags=((0, 9, 0),), objects=2)
-    words = TextSamples([example], TextInput(toys.bert_words(), 9))
+    example = Example(
+        "a", "cellphone", images=("film/1",), region_tags=((0, 9, 0),), object_count=2
+    )
+    words = TextDataset([example], TextRowEncoder(toys.bert_words(), 9))
     rng = np.random.default_rng(0)
     for most in (0, 1, 4):
-        (sample,) = RegionSamples(words, both, RegionOptions(whole=True, most=most)).get([0], [rng])
+        (sample,) = RegionDataset(
+            words, both, RegionOptions(whole_image=True, max_regions=most)
+        ).get([0], [rng])
         assert sample.regions is not None and len(sample.regions) == 1 + (most or 5)
     with pytest.raises(InputError, match="3 annotated objects in their order"):
-        RegionSamples(TextSamples([replace(example, objects=3)], words.text), both).get([0], [rng])
-    with pytest.raises(InputError, match="--also-detected: adds to --boxes"):
-        regions(changed(config, boxes=(), also_detected=True), tmp_path / "x")
+        RegionDataset(TextDataset([replace(example, object_count=3)], words.text), both).get(
+            [0], [rng]
+        )
+    with pytest.raises(InputError, match="--add-detected-boxes: adds to --boxes"):
+        regions(replace_settings(config, boxes=(), add_detected_boxes=True), tmp_path / "x")
 
 
 def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path: Path) -> None:
@@ -188,7 +196,7 @@ def test_annotated_boxes_and_detections_together(config: RegionsConfig, tmp_path
     file = detections(tmp_path / "dets.json", *rows)
     parts = {"both": (str(file), str(notes)), "notes": (str(notes),), "dets": (str(file),)}
     for name, boxes in parts.items():
-        regions(changed(config, boxes=boxes), tmp_path / name)
+        regions(replace_settings(config, boxes=boxes), tmp_path / name)
     both, annotators, detector = (RegionStore(tmp_path / name) for name in parts)
     assert (both.ids, detector.ids) == (NAMES[:2], NAMES[1:2])
     assert both[NAMES[1]].confidence.tolist() == [1, 1, 0.75]
@@ -224,7 +232,7 @@ def test_detections_that_do_not_fit_are_named(
     notes = instances(tmp_path / "instances.json", (0, 3, [0, 0, 20, 15]))
     file = detections(tmp_path / "dets.json", *rows)
     with pytest.raises(InputError, match=message) as told:
-        annotated(notes, file)
+        read_annotated_boxes(notes, file)
     assert "\n" not in str(told.value) and "dets.json" in str(told.value)
 
 
@@ -233,19 +241,19 @@ def test_sources_of_boxes_that_contradict_each_other(config: RegionsConfig, tmp_
     with pytest.raises(
         InputError, match=r"b.json: COCO_train2014_000000000000.jpg is listed twice"
     ):
-        annotated(notes, put(tmp_path / "b.json", notes.read_text()))
+        read_annotated_boxes(notes, put(tmp_path / "b.json", notes.read_text()))
     other = notes.read_text().replace('"dog"', '"cat"')
     with pytest.raises(InputError, match="class 18 is 'cat' here and 'dog' elsewhere"):
-        annotated(notes, put(tmp_path / "c.json", other))
+        read_annotated_boxes(notes, put(tmp_path / "c.json", other))
     (tmp_path / "vcr1images").mkdir()
     with pytest.raises(InputError, match=r"a folder \(VCR's\) go with no other ones"):
-        annotated(notes, tmp_path / "vcr1images")
+        read_annotated_boxes(notes, tmp_path / "vcr1images")
     lone = [detection(1, [1, 1, 9, 9], 0.5), detection(1, [1, 1, 9, 9], 0.5, category_name="cow")]
     with pytest.raises(InputError, match="class 18 is 'cow' here and 'dog' elsewhere"):
-        annotated(detections(tmp_path / "dets.json", *lone))
+        read_annotated_boxes(detections(tmp_path / "dets.json", *lone))
     gone = detections(tmp_path / "gone.json", detection(77, [1, 1, 9, 9], 0.5))
     with pytest.raises(InputError, match=r"COCO_train2014_000000000077.jpg: no such image"):
-        regions(changed(config, boxes=(str(gone),)), tmp_path / "out")
+        regions(replace_settings(config, boxes=(str(gone),)), tmp_path / "out")
 
 
 def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_path: Path) -> None:
@@ -255,7 +263,7 @@ def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_pat
         detection(2, [1, 1, 9, 9], 6.5),
     ]
     file = detections(tmp_path / "dets.json", *rows)
-    result = regions(changed(config, boxes=(str(file),)), tmp_path / "store")
+    result = regions(replace_settings(config, boxes=(str(file),)), tmp_path / "store")
     assert (result["images"], result["boxes_left_out"]) == (1, 1)
     assert "confidence of region 0" in result["skipped_first"][0]
 
@@ -263,7 +271,7 @@ def test_nan_in_detections_is_left_out_or_skipped(config: RegionsConfig, tmp_pat
 def test_a_changed_file_of_boxes_is_another_store(config: RegionsConfig, tmp_path: Path) -> None:
     notes = instances(tmp_path / "a.json", (1, 3, [0, 0, 20, 15]), images=2)
     file = detections(tmp_path / "dets.json", detection(1, [1, 1, 9, 9], 0.5))
-    own = changed(config, boxes=(str(notes), str(file)))
+    own = replace_settings(config, boxes=(str(notes), str(file)))
     regions(own, tmp_path / "store")
     detections(file, detection(1, [1, 1, 9, 9], 0.6))
     with pytest.raises(InputError, match="boxes:1"):
@@ -275,18 +283,21 @@ def test_a_changed_file_of_boxes_is_another_store(config: RegionsConfig, tmp_pat
 
 def test_the_two_rules_differ_where_they_should() -> None:
     """A box of 10 x 5 pixels in one of 10 x 10: 66 of 121 by VL-BERT's counting, exactly half by MAttNet's."""
-    example = Example("a", "x", gold=Gold(np.array([[0.0, 0, 10, 10]]), (20, 20)))
+    example = Example("a", "x", gold_boxes=GoldBoxes(np.array([[0.0, 0, 10, 10]]), (20, 20)))
     boxes = np.array([[0, 0, 0.5, 0.25], [0, 0, 0.5, 0.5]], np.float32)
     row = regions_of(boxes)
     by_name = {task.name: task for task in TASKS}
-    marks = {name: task.mark(example, row).tolist() for name, task in by_name.items()}  # type: ignore[misc]
+    marks = {name: task.label_regions(example, row).tolist() for name, task in by_name.items()}  # type: ignore[misc]
     for name, mark in marks.items():
         assert mark == ([0, 1] if name.endswith("mattnet") else [1, 1]), name
     # Exactly half, counted VL-BERT's way: enough to be right, not enough to be learned.
-    nine = Example("a", "x", gold=Gold(np.array([[0.0, 0, 9, 9]]), (20, 20)))
+    nine = Example("a", "x", gold_boxes=GoldBoxes(np.array([[0.0, 0, 9, 9]]), (20, 20)))
     half = regions_of(np.array([[0, 0, 0.45, 0.2]], np.float32))
     plus = by_name["refcoco+"]
-    assert (plus.mark(nine, half).tolist(), plus.mark_to_learn(nine, half).tolist()) == ([1], [0])  # type: ignore[misc]
+    assert (
+        plus.label_regions(nine, half).tolist(),
+        plus.label_train_regions(nine, half).tolist(),
+    ) == ([1], [0])  # type: ignore[misc]
 
 
 def regions_of(boxes: np.ndarray) -> RegionRow:
@@ -295,8 +306,8 @@ def regions_of(boxes: np.ndarray) -> RegionRow:
         features=np.zeros((count, 4), np.float32),
         boxes=boxes,
         confidence=np.ones(count, np.float32),
-        image=np.zeros(count, np.int64),
-        whole=np.zeros(count, bool),
+        image_index=np.zeros(count, np.int64),
+        is_whole_image=np.zeros(count, bool),
     )
 
 
@@ -334,7 +345,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("name", [task.name for task in TASKS])
 def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: Path) -> None:
-    task = named("tasks", Task, name)
+    task = resolve("tasks", Task, name)
     read = {split: len(task.read(world / "data", split)) for split in (task.train, *task.dev)}
     assert read == {"train": 9} | dict.fromkeys(task.dev, 3)
     assert task.dev == {
@@ -343,7 +354,7 @@ def test_every_task_reads_its_splits_and_has_the_papers_head(name: str, world: P
         "refcocog/google": ("val",),
     }.get(name, ("val", "testA", "testB"))
     assert all(
-        task.like in found_in("vision_language", Architecture)[kind].heads
+        task.head_task in found_in("vision_language", Architecture)[kind].heads
         for kind in ("vlbert", "uniter")
     )
 
@@ -359,7 +370,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
         return head_of(*args)
 
     monkeypatch.setattr("groundling.commands.finetune.run.head_of", spied)
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(world / "bert"),
         join="uniter",
@@ -370,7 +381,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
     )
     brief = replace(STEPS, batch=3)
     finetune(config, brief, tmp_path / "detected")
-    finetune(changed(config, regions=str(world / "gt")), brief, tmp_path / "truth")
+    finetune(replace_settings(config, regions=str(world / "gt")), brief, tmp_path / "truth")
     assert heads == ["UniterRegionHead"] * 2
     (first, *_), (second, *_) = (
         homes.answers(tmp_path / track / "seed-0/predictions_val.jsonl")
@@ -385,7 +396,7 @@ def test_learned_on_annotated_boxes_and_scored_on_detected_ones(
 
 
 def taken(out: Path, *paths: Path, ids_as: tuple[str, ...] = ()) -> RegionStore:
-    regions(configured(RegionsConfig, imports=tuple(map(str, paths)), ids_as=ids_as), out)
+    regions(make_settings(RegionsConfig, imports=tuple(map(str, paths)), ids_as=ids_as), out)
     return RegionStore(out)
 
 
@@ -468,7 +479,10 @@ def test_vcrs_stills_have_uniters_names_and_both_its_kinds_of_boxes(tmp_path: Pa
     both = taken(tmp_path / "both", tmp_path / "first", tmp_path / "other")
     assert (both.ids, both.identity, both.background) == (stills, first.identity, True)
     row, alone = both[stills[0]], other[stills[1]]
-    assert both.behind(stills[0]) == len(alone) == 2 and both.behind(stills[1]) == 0
+    assert (
+        both.appended_detections(stills[0]) == len(alone) == 2
+        and both.appended_detections(stills[1]) == 0
+    )
     for name, values in row.fields().items():
         parts = [first[stills[0]].fields()[name], other[stills[0]].fields()[name]]
         np.testing.assert_array_equal(values, np.concatenate(parts))
@@ -562,7 +576,7 @@ def test_cut_rows_take_no_images_name(tmp_path: Path) -> None:
 
 def test_settings_of_imports_alone(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"--ids.*: names the images of --imports"):
-        regions(configured(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
+        regions(make_settings(RegionsConfig, images="x", ids_as=("{number}",)), tmp_path / "out")
     file = put(tmp_path / "x.tsv", lxmert("1"))
     with pytest.raises(InputError, match="1 files of ids for 0 HDF5 files; give one for each"):
         import_several([file], ["ids.txt"])

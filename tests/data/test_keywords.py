@@ -7,13 +7,13 @@ import pytest
 
 from groundling.data.text.keywords import (
     Keyword,
-    Yake,
+    YakeExtractor,
     keyword_importance,
-    select,
-    select_random,
+    select_random_tokens,
+    select_tokens,
     token_scores,
 )
-from groundling.data.text.words import spans
+from groundling.data.text.words import word_spans
 
 RANKED = {
     "The man is sending a telegram.": (
@@ -54,7 +54,7 @@ RANKED = {
 
 @pytest.mark.parametrize("text", RANKED)
 def test_the_ranking_is_yakes(text: str) -> None:
-    scores = {keyword.phrase.lower(): keyword.score for keyword in Yake()(text)}
+    scores = {keyword.phrase.lower(): keyword.score for keyword in YakeExtractor()(text)}
     groups = [group.split(" = ") for group in RANKED[text].split(" < ")]
     assert set(scores) == {phrase for group in groups for phrase in group}
     below = 0.0
@@ -75,7 +75,7 @@ def test_the_ranking_is_yakes(text: str) -> None:
     ],
 )
 def test_scores_follow_the_published_formulas(text: str, score: float) -> None:
-    (found,) = [k.score for k in Yake()(text) if k.phrase in {"sunset", "man", "Bob"}]
+    (found,) = [k.score for k in YakeExtractor()(text) if k.phrase in {"sunset", "man", "Bob"}]
     assert found == pytest.approx(score, abs=1e-5)
 
 
@@ -83,13 +83,13 @@ def test_scores_follow_the_published_formulas(text: str, score: float) -> None:
     "text", ["", "2", "Is it?", "3.5, 1,000", "person1", "... !", "ox", "\n\n", "Looks well!"]
 )
 def test_a_text_may_have_no_keywords(text: str) -> None:
-    assert Yake()(text) == []
+    assert YakeExtractor()(text) == []
 
 
 def test_keywords_come_best_first_and_of_equals_the_earlier() -> None:
     text = "Dogs bark, cats sleep, and dogs bark."
-    found = Yake()(text)
-    assert found == Yake()(text)
+    found = YakeExtractor()(text)
+    assert found == YakeExtractor()(text)
     order = [(keyword.score, keyword.spans[0]) for keyword in found]
     assert order == sorted(order)
     for keyword in found:
@@ -100,14 +100,14 @@ def test_keywords_come_best_first_and_of_equals_the_earlier() -> None:
 
 
 def test_a_possessive_is_its_word_and_a_contraction_a_stop_word() -> None:
-    phrases = [keyword.phrase for keyword in Yake()("The girl's hat isn't red")]
+    phrases = [keyword.phrase for keyword in YakeExtractor()("The girl's hat isn't red")]
     assert sorted(phrases) == ["girl", "girl's hat", "hat", "red"]
 
 
 def test_a_word_is_worth_its_best_keyword() -> None:
     text = "The man is sending a telegram."
-    worth = keyword_importance(text, spans(text), Yake())
-    best = {keyword.phrase: 1 / (1 + keyword.score) for keyword in Yake()(text)}
+    worth = keyword_importance(text, word_spans(text), YakeExtractor())
+    best = {keyword.phrase: 1 / (1 + keyword.score) for keyword in YakeExtractor()(text)}
     of_three = best["sending a telegram"]
     assert worth == pytest.approx([0, best["man is sending"], 0, of_three, 0, of_three, 0])
     assert worth.max() < 1
@@ -121,8 +121,8 @@ def test_any_function_finds_keywords() -> None:
 
     text = "a well-known ox"
     # the mark inside is no word; below 0 there is nothing better than 0
-    assert keyword_importance(text, spans(text), longest).tolist() == [0, 1, 0, 1, 0]
-    assert keyword_importance("", spans(""), lambda text: []).tolist() == []
+    assert keyword_importance(text, word_spans(text), longest).tolist() == [0, 1, 0, 1, 0]
+    assert keyword_importance("", word_spans(""), lambda text: []).tolist() == []
 
 
 # -- selection ---------------------------------------------------------------------------------------------------------
@@ -135,7 +135,7 @@ ALL = np.ones(4, bool)
 def test_scores_of_the_worked_example() -> None:
     scores = token_scores(RELEVANCE, IMPORTANCE, ALL)
     assert scores == pytest.approx([0.1, 0.2, 0.82831, 0.87169], abs=1e-5)
-    assert select(scores, ALL, 2).tolist() == [3, 2]
+    assert select_tokens(scores, ALL, 2).tolist() == [3, 2]
 
 
 def test_signs_are_kept_and_nothing_is_divided_by_zero() -> None:
@@ -148,23 +148,23 @@ def test_what_is_no_candidate_has_no_share() -> None:
     candidates = np.array([True, False, True, False])
     scores = token_scores(RELEVANCE, IMPORTANCE, candidates)
     assert scores == pytest.approx([0.25, 0, 0.75 + 1, 0])
-    assert select(scores, candidates, 3).tolist() == [2, 0]
+    assert select_tokens(scores, candidates, 3).tolist() == [2, 0]
     none = np.zeros(4, bool)
-    assert select(token_scores(RELEVANCE, IMPORTANCE, none), none, 2).tolist() == []
+    assert select_tokens(token_scores(RELEVANCE, IMPORTANCE, none), none, 2).tolist() == []
     assert token_scores(np.zeros(0), np.zeros(0), np.zeros(0, bool)).tolist() == []
 
 
 def test_of_equal_scores_the_earlier_word_is_taken() -> None:
-    assert select(np.array([0.2, 0.5, 0.5, 0.5]), ALL, 2).tolist() == [1, 2]
+    assert select_tokens(np.array([0.2, 0.5, 0.5, 0.5]), ALL, 2).tolist() == [1, 2]
 
 
 def test_random_words_are_candidates_each_as_often() -> None:
     candidates = np.array([True, False, True, True])
     counts = np.zeros(4)
     for seed in range(300):
-        chosen = select_random(candidates, 2, np.random.default_rng(seed))
+        chosen = select_random_tokens(candidates, 2, np.random.default_rng(seed))
         assert len(set(chosen.tolist())) == 2
         counts[chosen] += 1
     assert counts[1] == 0
     assert counts[[0, 2, 3]] == pytest.approx([200] * 3, abs=45)
-    assert sorted(select_random(candidates, 9, np.random.default_rng(0))) == [0, 2, 3]
+    assert sorted(select_random_tokens(candidates, 9, np.random.default_rng(0))) == [0, 2, 3]

@@ -7,12 +7,12 @@ import random
 import pytest
 
 from groundling.data.text.keywords import (
-    Yake,
+    YakeExtractor,
     is_stop_word,
     keyword_importance,
     keyword_stop_words,
 )
-from groundling.data.text.words import spans
+from groundling.data.text.words import word_spans
 
 RANKED = {
     "Why is Casey sad ? Casey lost his dog .": (
@@ -57,7 +57,7 @@ Phrases have the characters that they have in the text: "girl's hat", which YAKE
 def ranked(text: str) -> list[tuple[float, list[str]]]:
     """The keywords of a text in groups of equal scores, best first."""
     groups: list[tuple[float, list[str]]] = []
-    for keyword in Yake()(text):
+    for keyword in YakeExtractor()(text):
         if not groups or round(keyword.score, 5) != round(groups[-1][0], 5):
             groups.append((keyword.score, []))
         groups[-1][1].append(" ".join(keyword.phrase.lower().split()))
@@ -99,7 +99,7 @@ def test_one_capital_at_the_beginning_makes_a_name_and_capitals_alone_an_acronym
 
 def scores(text: str) -> dict[str, float]:
     """The keywords of a text and what they score."""
-    return {keyword.phrase: keyword.score for keyword in Yake()(text)}
+    return {keyword.phrase: keyword.score for keyword in YakeExtractor()(text)}
 
 
 def test_stop_words_are_yakes() -> None:
@@ -115,8 +115,8 @@ def test_stop_words_are_yakes() -> None:
 
 def worths(text: str) -> list[tuple[str, float]]:
     """Every raw word of a text that is worth something, and the score of its best keyword."""
-    words = spans(text)
-    worth = keyword_importance(text, words, Yake())
+    words = word_spans(text)
+    worth = keyword_importance(text, words, YakeExtractor())
     pairs = zip(words.tolist(), worth.tolist(), strict=True)
     return [(text[start:stop], 1 / value - 1) for (start, stop), value in pairs if value]
 
@@ -143,7 +143,7 @@ def test_a_word_is_worth_the_best_keyword_of_its_place() -> None:
 )
 def test_every_keyword_stands_where_it_says(text: str) -> None:
     text = f"dogs {text} bark"
-    found = Yake()(text)
+    found = YakeExtractor()(text)
     assert {"dogs", "bark"} <= {keyword.phrase for keyword in found}
     for keyword in found:
         assert {text[start:stop].lower() for start, stop in keyword.spans} == {

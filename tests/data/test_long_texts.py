@@ -18,9 +18,9 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.loading import load_tokenizer
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 
 
 def test_fewer_texts_than_a_batch(given: Path, tmp_path: Path, refusal: Callable[..., str]) -> None:
@@ -32,7 +32,7 @@ def test_a_length_that_leaves_no_room_for_text(
     given: Path, monkeypatch: pytest.MonkeyPatch, refusal: Callable[..., str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(
-        "groundling.data.corpora.files.fitting", never
+        "groundling.data.corpora.files.split_long_texts", never
     )  # with no room it would never end
     assert "max" in refusal(*adapting_with(given, tmp_path / "out", arm="mlm", **{"max-length": 2}))
 
@@ -44,9 +44,9 @@ def test_a_text_is_never_longer_than_it_may_be(pair: str | None, length: int) ->
     """Without room, the tokenizers' truncation silently keeps the whole text."""
 
     def made() -> None:
-        TextSamples([Example("a", "a dog", pair=pair)], TextInput(toys.bert_words(), length)).get(
-            [0]
-        )
+        TextDataset(
+            [Example("a", "a dog", text_pair=pair)], TextRowEncoder(toys.bert_words(), length)
+        ).get([0])
 
     with pytest.raises(InputError, match=f"--max-length {length}: no room") as told:
         made()
@@ -62,7 +62,7 @@ def test_finetune_cuts_long_texts_and_counts_what_it_cut(given: Path, tmp_path: 
         length - 64 for length in lengths
     )  # the encoder has 64 positions, --max-length says 128
     assert min(lengths) > 64
-    config = configured(
+    config = make_settings(
         FinetuneConfig, model=str(given / "student"), task="glue/rte", data=str(tmp_path / "glue")
     )
     result = finetune(config, replace(STEPS, steps=1, batch=8), tmp_path / "out")
@@ -75,7 +75,7 @@ def test_adapt_splits_long_texts_and_loses_nothing(given: Path, tmp_path: Path) 
     path = put(tmp_path / "long.txt", "\n".join(long))
     examples = corpus([path], "lines", load_tokenizer(given / "student"), 64)
     assert "".join("".join(e.text for e in examples).split()) == "".join("".join(long).split())
-    config = configured(
+    config = make_settings(
         AdaptConfig, student=str(given / "student"), arm="mlm", text=(str(path),), max_length=128
     )
     result = adapt(config, STEPS, tmp_path / "out")

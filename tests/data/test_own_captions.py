@@ -17,24 +17,24 @@ import pytest
 from homes import coco, picture, put, table
 
 from groundling.check import check
-from groundling.check.places import Flags, Report
+from groundling.check.checked_folder import CheckReport, ColumnFlags
 from groundling.commands.data import CHECK as data_check
 from groundling.commands.data import CheckConfig
-from groundling.commands.teach import COMMAND as teach
-from groundling.commands.teach import TeachConfig
+from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import TeachConfig
 from groundling.core.errors import InputError
 from groundling.data import images
 from groundling.data.captions.captions import (
+    CaptionCollection,
     CaptionedImage,
     CaptionFilter,
-    Captions,
     caption_lines,
     find_images,
-    in_store,
+    images_in_store,
     read_captions,
 )
-from groundling.data.corpora.files import lines
-from groundling.settings.fields import configured
+from groundling.data.corpora.files import corpus_lines
+from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainConfig
 
 CAPTIONS = {"1.jpg": ["a red dog", "a dog runs"], "2.jpg": ["two cats"]}
@@ -83,7 +83,7 @@ class Fixture:
             "text_tower": (8, 1),
             "projection": 8,
         }
-        return configured(
+        return make_settings(
             TeachConfig,
             captions=self.captions,
             images=self.images,
@@ -93,8 +93,8 @@ class Fixture:
             **self.flags,
         )
 
-    def checked(self) -> Report:
-        return check(self.folder, Flags(columns=self.config().reading.columns))
+    def checked(self) -> CheckReport:
+        return check(self.folder, ColumnFlags(columns=self.config().reading.columns))
 
     def told(self, out: Path) -> str:
         """What the command refuses it with; empty if it reads it."""
@@ -472,7 +472,7 @@ def test_a_guess_is_told_by_the_command_and_its_faults_by_both(
 
 def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "nr,bild,satz\n1,a.JPG,ein Hund bellt\n2,b.heic,zwei Katzen\n")
-    told = Captions(path)
+    told = CaptionCollection(path)
     assert told.reading.about == "captions from column 'satz', images from 'bild'"
     assert [image.file for image in told.images] == ["a.JPG", "b.heic"]
     put(path, "bild,satz,note\na.jpg,ein Hund bellt,sehr gut gemacht\n")
@@ -484,7 +484,7 @@ def test_columns_are_told_by_their_values_where_nobody_names_them(tmp_path: Path
         InputError,
         match=r"no column 'satze'; there are: bild, satz, note; did you mean satz.; mend --caption-column",
     ):
-        read_captions(path, (), configured(TeachConfig, caption_column="satze").reading.columns)
+        read_captions(path, (), make_settings(TeachConfig, caption_column="satze").reading.columns)
 
 
 @pytest.mark.parametrize(
@@ -507,35 +507,35 @@ def test_of_columns_that_differ_in_capitals_alone_the_first_is_read(tmp_path: Pa
 def test_a_fault_of_every_row_is_one_line(tmp_path: Path) -> None:
     rows = [{"image": "1.jpg", "caption": [[number]]} for number in range(9)]
     path = put(tmp_path / "own.jsonl", "\n".join(map(json.dumps, rows)))
-    (fault,) = Captions(path).faults
+    (fault,) = CaptionCollection(path).faults
     assert fault.endswith("expected a text or a number (9 such)")
 
 
 def test_columns_are_not_chosen_where_there_are_none(tmp_path: Path) -> None:
     path = coco(tmp_path / "c.json", [(1, "1.jpg")], [(1, "a dog")])
-    columns = configured(TeachConfig, caption_column="text").reading.columns
+    columns = make_settings(TeachConfig, caption_column="text").reading.columns
     with pytest.raises(
         InputError, match=r"COCO captions have no columns to choose from; leave --caption-column"
     ):
         read_captions(path, (), columns)
     own = put(tmp_path / "own.csv", "image,text,more\n1.jpg,a dog,a red dog\n")
-    wanted = CaptionFilter((), columns).of([path, own])
+    wanted = CaptionFilter((), columns).for_files([path, own])
     assert [one.columns.caption_column for one in wanted] == ["", "text"]
 
 
 def test_texts_alone_are_read_of_captions_and_of_plain_text(tmp_path: Path) -> None:
     own = put(tmp_path / "own.csv", "image,caption\n1.jpg,a dog\n,a cat\n")
     with pytest.raises(InputError, match="column 'image' is empty"):
-        lines(own)
+        corpus_lines(own)
     alone = put(tmp_path / "alone.csv", "nr,text\n1,a dog\n2,a cat\n")
-    assert lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
-    assert lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
+    assert corpus_lines(alone) == caption_lines(alone) == ["a dog", "a cat"]
+    assert corpus_lines(kaggle(tmp_path / "kaggle").captions) == [caption for _, caption in ROWS]
     dataset = karpathy(tmp_path / "dataset_coco.json")
-    assert lines(dataset, CaptionFilter(("test",))) == ["two cats"]
+    assert corpus_lines(dataset, CaptionFilter(("test",))) == ["two cats"]
     plain = put(tmp_path / "plain.txt", "a dog\na cat\n")
-    assert lines(plain) == ["a dog", "a cat"]
+    assert corpus_lines(plain) == ["a dog", "a cat"]
     with pytest.raises(InputError, match="plain text has neither splits nor columns"):
-        lines(plain, CaptionFilter(("test",)))
+        corpus_lines(plain, CaptionFilter(("test",)))
 
 
 @pytest.mark.parametrize(
@@ -586,7 +586,7 @@ def test_images_are_found_below_the_folder(tmp_path: Path) -> None:
 def test_a_store_knows_images_in_folders_and_in_either_form() -> None:
     ids = ["train2014/1", unicodedata.normalize("NFD", "grün"), "3"]
     wanted = captioned("1.jpg", UMLAUT, "photos/3.jpg", "4.jpg")
-    found = in_store(wanted, ids, "store", "own.csv")
+    found = images_in_store(wanted, ids, "store", "own.csv")
     assert [image.id for image in found.images] == ["train2014/1", "grün", "3"]
     told = (
         "own.csv: 1 of 4 captioned images are not in the store, the first is '4'; add them to store"
@@ -626,20 +626,20 @@ def test_photos_of_iphones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     put(tmp_path / "IMG_1.HEIC", b"x")
     put(tmp_path / "2.tif", b"x")
     monkeypatch.setattr(images, "find_spec", lambda name: None)
-    assert not images.is_picture("IMG_1.HEIC")
+    assert not images.is_image_file("IMG_1.HEIC")
     assert images.unread_images(tmp_path) == [
         f"{tmp_path}: 1 .heic images are not read; pip install 'groundling[heic]'",
         f"{tmp_path}: 1 .tif images are not read; save them as .jpg or .png",
     ]
     assert set(images.unread_images(tmp_path)) <= set(check(tmp_path).problems)
     with pytest.raises(InputError, match=r"a HEIC file; pip install 'groundling\[heic\]'"):
-        images.teach_pillow("IMG_1.HEIC")
+        images.register_heif("IMG_1.HEIC")
     taught: list[str] = []
     reader = SimpleNamespace(register_heif_opener=lambda: taught.append("taught"))
     monkeypatch.setitem(sys.modules, "pillow_heif", reader)
     monkeypatch.setattr(images, "find_spec", lambda name: name == "pillow_heif" or None)
-    assert images.is_picture("IMG_1.HEIC")
-    images.teach_pillow("IMG_1.HEIC")
+    assert images.is_image_file("IMG_1.HEIC")
+    images.register_heif("IMG_1.HEIC")
     assert taught == ["taught"]
     assert len(images.unread_images(tmp_path)) == 1
 
@@ -700,12 +700,12 @@ def test_a_question_file_of_ones_own_beside_its_photos(tmp_path: Path) -> None:
     )
     put(path, "frage,antwort\n" + "".join(f"{q},{a}\n" for q, a, _ in QUESTIONS * 6))
     assert check(tmp_path).layout == "images"
-    own = configured(Flags, text="frage", label="antwort")
+    own = make_settings(ColumnFlags, text="frage", label="antwort")
     assert check(tmp_path, own).layout == "your own file"
-    own = configured(Flags, text="frage", label="label", caption_column="satz")
+    own = make_settings(ColumnFlags, text="frage", label="label", caption_column="satz")
     assert check(tmp_path, own).problems == [
         f"{tmp_path}: no file was found with the columns frage, label",
         f"{tmp_path}: no file was found with the columns satz",
     ]
     with pytest.raises(InputError, match="--text is about your own file as a task; pass --label"):
-        data_check(configured(CheckConfig, folder=str(tmp_path), text="frage"))
+        data_check(make_settings(CheckConfig, folder=str(tmp_path), text="frage"))

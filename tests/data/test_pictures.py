@@ -12,22 +12,24 @@ from PIL import Image
 
 from groundling.check import check
 from groundling.core.errors import InputError
-from groundling.data.image_samples import decode
-from groundling.data.images import read_picture
+from groundling.data.image_samples import decode_image
+from groundling.data.images import read_image
 
 
 def test_e1_pictures_are_read_in_their_full_range_and_turned_everywhere(tmp_path: Path) -> None:
     shades = np.arange(96, dtype=np.uint16).reshape(8, 12) * 600
     Image.fromarray(shades).save(tmp_path / "a.png")
-    read = np.asarray(read_picture(tmp_path / "a.png"))
+    read = np.asarray(read_image(tmp_path / "a.png"))
     assert np.array_equal(read[..., 0], shades >> 8)
     homes.noise(tmp_path / "b.png", (9, 12))
     exif = Image.Exif()
     exif[0x0112] = 6
     homes.noise(tmp_path / "turned.png", (9, 12), exif=exif)
-    turned = np.rot90(np.asarray(read_picture(tmp_path / "b.png")), -1)
-    assert np.array_equal(np.asarray(read_picture(tmp_path / "turned.png")), turned)
-    assert not np.array_equal(decode(tmp_path / "turned.png", 8), decode(tmp_path / "b.png", 8))
+    turned = np.rot90(np.asarray(read_image(tmp_path / "b.png")), -1)
+    assert np.array_equal(np.asarray(read_image(tmp_path / "turned.png")), turned)
+    assert not np.array_equal(
+        decode_image(tmp_path / "turned.png", 8), decode_image(tmp_path / "b.png", 8)
+    )
 
 
 def test_e1_e15_data_check_reads_pictures_as_commands_do(tmp_path: Path) -> None:
@@ -36,12 +38,12 @@ def test_e1_e15_data_check_reads_pictures_as_commands_do(tmp_path: Path) -> None
     homes.picture(tmp_path / "fine.jpg")
     assert "x.jpg: does not decode" in check(tmp_path).problems[0]
     with pytest.raises(InputError, match="its pixels are fractions"):
-        read_picture(tmp_path / "x.jpg")
+        read_image(tmp_path / "x.jpg")
 
 
 def test_e13_a_pipe_among_pictures_is_not_waited_for(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "x.jpg")
     homes.picture(tmp_path / "fine.jpg")
     with pytest.raises(InputError, match="is no ordinary file"):
-        read_picture(tmp_path / "x.jpg")
+        read_image(tmp_path / "x.jpg")
     assert "x.jpg: does not decode" in check(tmp_path).problems[0]

@@ -37,13 +37,13 @@ from groundling.check import check
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.errors import InputError
-from groundling.data.images import stem
+from groundling.data.images import image_id
 from groundling.data.regions.imports import import_regions
-from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter, inside
+from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter, clip_boxes
 from groundling.data.shards import Record, ShardWriter
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.vision import extract as extracting
-from groundling.vision.detect import DetectionFilter, Detector, annotated, grid
+from groundling.vision.boxes import DetectionFilter, Detector, grid_boxes, read_annotated_boxes
 from groundling.vision.extract import Backbone
 from groundling.vision_language.end_to_end import own_roi_align, roi_align
 
@@ -142,7 +142,7 @@ def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(
     models, photos, name, classes
 ):
     images = [Image.open(photos / f"{n}.png").convert("RGB") for n in (0, 1)]
-    detector = Detector(models[name], DetectionFilter(least=3, overlap=1.0))
+    detector = Detector(models[name], DetectionFilter(min_boxes=3, nms_iou=1.0))
     assert detector.names == [f"LABEL_{i}" for i in range(classes)]
     found = detector(images)
     with torch.no_grad():
@@ -153,7 +153,7 @@ def test_a_detector_gives_sorted_boxes_with_a_distribution_over_real_classes(
         np.testing.assert_allclose(one.classes.sum(1), 1, rtol=1e-5)
         assert one.classes.shape == (len(one.boxes), classes)
         assert one.confidence[0] == pytest.approx(score.max().item(), rel=1e-5)
-        assert inside(one.boxes)[1].all()
+        assert clip_boxes(one.boxes)[1].all()
     alone = detector(images[1:])[0]
     np.testing.assert_allclose(alone.boxes, found[1].boxes, atol=1e-5)
 
@@ -163,12 +163,12 @@ def test_boxes_are_kept_as_for_bottom_up_attention():
         [[0, 0, 1, 1], [0, 0, 1, 0.9], [0, 0, 0.1, 0.1], [0.5, 0.5, 1, 1], [0, 0.5, 0.4, 1]]
     )
     sure = np.array([0.3, 0.9, 0.1, 0.25, 0.15])
-    assert DetectionFilter(least=1)(boxes, sure).tolist() == [1, 3]
-    assert DetectionFilter(least=3)(boxes, sure).tolist() == [1, 3, 4]
-    assert DetectionFilter(least=10)(boxes, sure).tolist() == [1, 3, 4, 2]
-    assert DetectionFilter(least=1, most=1)(boxes, sure).tolist() == [1]
-    assert DetectionFilter(least=1, overlap=1)(boxes, sure).tolist() == [1, 0, 3]
-    assert grid(2).boxes.tolist() == [
+    assert DetectionFilter(min_boxes=1)(boxes, sure).tolist() == [1, 3]
+    assert DetectionFilter(min_boxes=3)(boxes, sure).tolist() == [1, 3, 4]
+    assert DetectionFilter(min_boxes=10)(boxes, sure).tolist() == [1, 3, 4, 2]
+    assert DetectionFilter(min_boxes=1, max_boxes=1)(boxes, sure).tolist() == [1]
+    assert DetectionFilter(min_boxes=1, nms_iou=1)(boxes, sure).tolist() == [1, 0, 3]
+    assert grid_boxes(2).boxes.tolist() == [
         [0, 0, 0.5, 0.5],
         [0.5, 0, 1, 0.5],
         [0, 0.5, 0.5, 1],
@@ -211,7 +211,7 @@ def test_features_of_a_region_are_those_of_its_place(models, name, side):
 
 
 def test_three_lines_for_ones_own_images(models, photos, tmp_path):
-    config = configured(
+    config = make_settings(
         RegionsConfig,
         images=str(photos),
         detector=models["detr"],
@@ -225,7 +225,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     assert store.ids == [*"012345", "sub/turned"]
     assert store.size("sub/turned") == (20, 30)
     row = store["sub/turned"]
-    assert row.whole.tolist() == [True] + [False] * (len(row.boxes) - 1)
+    assert row.is_whole_image.tolist() == [True] + [False] * (len(row.boxes) - 1)
     assert row.boxes[0].tolist() == [0, 0, 1, 1]
     assert row.features.shape == (len(row.boxes), 32) and row.classes.shape[1] == 5
     assert not row.classes[0].any() and row.classes[1:].sum(1) == pytest.approx(1, abs=2e-3)
@@ -242,7 +242,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
     )
     assert {"preprocessing_sha256", "coordinates", "order", "background"} <= set(manifest)
     assert not store.background  # a detector's "nothing" is left out
-    other = changed(config, side=24)
+    other = replace_settings(config, side=24)
     with pytest.raises(InputError, match=r"holds another run \(config.side: 0 there, 24 now\)"):
         regions(other, tmp_path / "store")
     regions(other, tmp_path / "other")
@@ -255,7 +255,7 @@ def test_three_lines_for_ones_own_images(models, photos, tmp_path):
 def test_a_killed_extraction_goes_on_to_the_same_bytes(
     models, photos, tmp_path, monkeypatch, in_process
 ):
-    config = configured(
+    config = make_settings(
         RegionsConfig,
         images=str(photos),
         detector=models["rt"],
@@ -278,7 +278,7 @@ def test_a_killed_extraction_goes_on_to_the_same_bytes(
     with pytest.raises(InputError, match="or one not finished"):
         RegionStore(tmp_path / "killed")
     put(tmp_path / "killed" / "features-00002.npy", b"half of a shard")
-    regions(changed(config, processes=2), tmp_path / "killed")
+    regions(replace_settings(config, processes=2), tmp_path / "killed")
     assert digests(tmp_path / "killed") == {
         **digests(tmp_path / "whole"),
         "result.json": digests(tmp_path / "killed")["result.json"],
@@ -305,7 +305,9 @@ def instances(
 def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos, tmp_path):
     boxes = [[4, 3, 20, 15], [0, 0, 40, 30.2], [1, 1, 0, 5], [30, 20, 20, 5]]
     file = instances(tmp_path / "a.json", boxes, more=("1.png",))
-    config = configured(RegionsConfig, images=str(photos), boxes=str(file), backbone=models["vit"])
+    config = make_settings(
+        RegionsConfig, images=str(photos), boxes=str(file), backbone=models["vit"]
+    )
     result = regions(config, tmp_path / "store")
     assert (result["images"], result["skipped"], result["boxes_left_out"]) == (1, 1, 2)
     store = RegionStore(tmp_path / "store")
@@ -320,21 +322,24 @@ def test_annotated_boxes_keep_their_order_and_name_what_is_wrong(models, photos,
     ]
     gone = instances(tmp_path / "b.json", [[4, 3, 20, 15]], more=("gone.png",))
     with pytest.raises(InputError, match=r"gone.png: no such image .* pass --skip-missing"):
-        regions(changed(config, boxes=str(gone)), tmp_path / "b")
+        regions(replace_settings(config, boxes=str(gone)), tmp_path / "b")
     assert (
-        regions(changed(config, boxes=str(gone), skip_missing=True), tmp_path / "b")["skipped"] == 1
+        regions(replace_settings(config, boxes=str(gone), skip_missing=True), tmp_path / "b")[
+            "skipped"
+        ]
+        == 1
     )
     turned = instances(tmp_path / "c.json", [[4, 3, 20, 15]], size=(30, 40))
     with pytest.raises(
         InputError, match=r"no image was left \(0: 40x30 pixels, but annotated as 30x40\)"
     ):
-        regions(changed(config, boxes=str(turned)), tmp_path / "c")
+        regions(replace_settings(config, boxes=str(turned)), tmp_path / "c")
     with pytest.raises(InputError, match="not COCO instances"):
-        annotated(put(tmp_path / "d.json", '{"images": []}'))
+        read_annotated_boxes(put(tmp_path / "d.json", '{"images": []}'))
 
 
 def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_path):
-    config = configured(RegionsConfig, images=str(photos), backbone=models["vit"])
+    config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"])
     twice = instances(tmp_path / "twice.json", [], more=("0.png",))
     for changes, message in (
         ({"images": ""}, "needs --images FOLDER or --imports FILE"),
@@ -346,7 +351,7 @@ def test_settings_that_cannot_be_are_refused_in_one_line(models, photos, tmp_pat
         ({"backbone": "nowhere", "grid": 2}, "nowhere: no "),
     ):
         with pytest.raises(InputError, match=message) as caught:
-            regions(changed(config, **changes), tmp_path / "out")
+            regions(replace_settings(config, **changes), tmp_path / "out")
         assert "\n" not in str(caught.value)
 
 
@@ -354,7 +359,7 @@ def test_two_files_of_one_name_are_one_image(models, tmp_path):
     for name in ("a.png", "a.bmp", "b.png"):
         picture(tmp_path / "in" / name)
     regions(
-        configured(RegionsConfig, images=str(tmp_path / "in"), grid=2, backbone=models["vit"]),
+        make_settings(RegionsConfig, images=str(tmp_path / "in"), grid=2, backbone=models["vit"]),
         tmp_path / "out",
     )
     store = RegionStore(tmp_path / "out")
@@ -423,8 +428,8 @@ def small_store(folder: Path, kinds: np.ndarray | None = None, **facts: object) 
 
 def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
     def made(name: str, **changes: object) -> RegionStore:
-        config = configured(RegionsConfig, images=str(photos), backbone=models["vit"], grid=2)
-        regions(changed(config, **changes), tmp_path / name)
+        config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"], grid=2)
+        regions(replace_settings(config, **changes), tmp_path / name)
         return RegionStore(tmp_path / name)
 
     first = made("first")
@@ -449,7 +454,7 @@ def test_a_store_knows_what_made_its_features(models, photos, tmp_path):  # F4
 
 
 def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos, tmp_path):  # B7
-    config = configured(RegionsConfig, images=str(photos), backbone=models["vit"], whole=True)
+    config = make_settings(RegionsConfig, images=str(photos), backbone=models["vit"], whole=True)
     file = instances(tmp_path / "a.json", [[4, 3, 20, 15], [0, 0, 40, 30]], more=("1.png",))
     content = json.loads(file.read_text())
     content["annotations"] += [
@@ -457,7 +462,7 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
         for box in ([1, 1, 0, 5], [1, 1, 9, 9])
     ]
     put(file, json.dumps(content))
-    regions(changed(config, boxes=str(file)), tmp_path / "coco")
+    regions(replace_settings(config, boxes=str(file)), tmp_path / "coco")
     store = RegionStore(tmp_path / "coco")
     assert [store.in_annotated_order(name) for name in ("0", "1")] == [True, False]
     assert not store.annotated_order
@@ -468,13 +473,13 @@ def test_a_store_knows_which_images_stand_in_the_annotators_order(models, photos
     vcr = tmp_path / "vcr1images"
     Image.new("RGB", (40, 30)).save(put(vcr / "film" / "1.jpg", b""))
     put(vcr / "film" / "1.json", json.dumps(about))
-    regions(changed(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
+    regions(replace_settings(config, images=str(vcr), boxes=str(vcr)), tmp_path / "vcr")
     store = RegionStore(tmp_path / "vcr")
     assert store.annotated_order and store.in_annotated_order("film/1")
-    assert store["film/1"].whole.tolist() == [True, False, False]
+    assert store["film/1"].is_whole_image.tolist() == [True, False, False]
     np.testing.assert_allclose(store["film/1"].boxes[1], [0.5, 1 / 3, 0.75, 2 / 3], atol=1e-6)
     for name, changes in (("grid", {"grid": 2}), ("detected", {"detector": models["rt"]})):
-        regions(changed(config, **changes), tmp_path / name)
+        regions(replace_settings(config, **changes), tmp_path / name)
         assert not any(map(RegionStore(tmp_path / name).in_annotated_order, ("0", "1")))
     store, _ = taken(put(tmp_path / "x.tsv", lxmert("x")), tmp_path / "imported")
     assert not store.annotated_order
@@ -489,14 +494,14 @@ def test_the_size_and_the_whole_image_are_kept_with_every_kind_of_boxes(models, 
         ("detector", {"detector": models["detr"]}),
     ):
         for whole in (False, True):
-            config = configured(
+            config = make_settings(
                 RegionsConfig, images=str(photos), backbone=models["vit"], whole=whole
             )
-            regions(changed(config, **changes), tmp_path / f"{name}-{whole}")
+            regions(replace_settings(config, **changes), tmp_path / f"{name}-{whole}")
             store = RegionStore(tmp_path / f"{name}-{whole}")
             assert store.size("0") == (40, 30)
             row = store["0"]
-            assert row.whole.tolist() == [whole and n == 0 for n in range(len(row))]
+            assert row.is_whole_image.tolist() == [whole and n == 0 for n in range(len(row))]
 
 
 def test_values_that_no_store_may_hold_are_skipped_and_named(tmp_path):  # E5
@@ -592,7 +597,7 @@ def _under_torchrun(config: RegionsConfig, out: str) -> None:
 def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two_machines):
     # Without an accelerator nobody need say --cpu.
     cpu = torch.accelerator.is_available()
-    config = configured(
+    config = make_settings(
         RegionsConfig, images=str(photos), grid=2, backbone=models["vit"], batch=2, shard=2, cpu=cpu
     )
     regions(config, tmp_path / "one")
@@ -607,7 +612,7 @@ def test_machines_of_torchrun_write_the_same_bytes(models, photos, tmp_path, two
 
 
 def taken(path: Path, out: Path, ids: str = "") -> tuple[RegionStore, dict[str, object]]:
-    result = regions(configured(RegionsConfig, imports=str(path), ids=ids), out)
+    result = regions(make_settings(RegionsConfig, imports=str(path), ids=ids), out)
     return RegionStore(out), result
 
 
@@ -676,7 +681,9 @@ def test_vlberts_json(tmp_path, packed):
             archive.write(file, f"frcnn/{file.name}")
     store, _ = taken(tmp_path / ("in.zip" if packed else "in"), tmp_path / "out")
     row = store["12"]
-    assert row.whole.tolist() == [True, False, False] and row.features[0].tolist() == [9] * 4
+    assert (
+        row.is_whole_image.tolist() == [True, False, False] and row.features[0].tolist() == [9] * 4
+    )
     assert row.confidence.tolist() == [1, 0.5, 0.25]
     assert store.manifest["skipped"][0].startswith("13: ")
 
@@ -873,7 +880,7 @@ def test_hostile_annotations_give_one_line(tmp_path):  # E14
             content[part][0][field] = value
             path = put(tmp_path / "b.json", json.dumps(content))
             with pytest.raises(InputError, match=r"b.json[:,] ") as caught:
-                annotated(path)
+                read_annotated_boxes(path)
             assert "\n" not in str(caught.value)
     for text in (
         "[]",
@@ -882,18 +889,18 @@ def test_hostile_annotations_give_one_line(tmp_path):  # E14
         '{"categories": [1], "images": [], "annotations": []}',
     ):
         with pytest.raises(InputError, match=r"c.json"):
-            annotated(put(tmp_path / "c.json", text))
+            read_annotated_boxes(put(tmp_path / "c.json", text))
     folder = tmp_path / "vcr"
     good = {"names": ["dog"], "width": 40, "height": 30, "segms": [[]]}
     good["boxes"] = [[20, 10, 30, 20, 0.2]]
-    boxes, names = annotated(put(folder / "1.json", json.dumps(good)).parent)
+    boxes, names = read_annotated_boxes(put(folder / "1.json", json.dumps(good)).parent)
     (number,) = boxes["1.jpg"].boxes.classes
     assert (len(names), number, names[number]) == (80, 16, "dog")  # COCO's number, from 0
     for field in good:
         for value in (None, 0, -3, "xy", [None], [[1]], {}, float("nan"), 10**400):
             put(folder / "1.json", json.dumps(good | {field: value}))
             with pytest.raises(InputError, match=r"1.json: ") as caught:
-                annotated(folder)
+                read_annotated_boxes(folder)
             assert "\n" not in str(caught.value)
 
 
@@ -912,4 +919,4 @@ def test_hostile_annotations_give_one_line(tmp_path):  # E14
 )
 def test_only_the_ending_of_a_picture_is_no_part_of_its_id(file: str, expected: str) -> None:
     # two photos whose names differ behind a dot are two photos
-    assert stem(file) == expected
+    assert image_id(file) == expected

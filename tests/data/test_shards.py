@@ -87,12 +87,12 @@ def test_the_system_is_asked_for_as_many_open_files_as_it_gives(
     given: list[tuple[int, int]] = []
     monkeypatch.setattr(shards.resource, "getrlimit", lambda which: limits)
     monkeypatch.setattr(shards.resource, "setrlimit", lambda which, pair: given.append(pair))
-    assert shards.open_files() == kept
+    assert shards.open_file_limit() == kept
     assert given == asked
 
 
 def test_nothing_is_opened_before_it_is_asked_for_and_few_shards_stay_open(tmp_path, monkeypatch):
-    monkeypatch.setattr(shards, "open_files", lambda: 8)  # two shards of four arrays
+    monkeypatch.setattr(shards, "open_file_limit", lambda: 8)  # two shards of four arrays
     store = ShardStore(written(tmp_path, RECORDS, size=1))
     opened = []
     mapped = np.lib.format.open_memmap
@@ -134,7 +134,7 @@ def test_a_killed_writer_resumes_to_the_same_bytes(tmp_path):
     with pytest.raises(InputError, match="no store, or one not finished"):
         ShardStore(tmp_path / "cut")
     writer = ShardWriter(tmp_path / "cut", KEY)
-    assert [writer.done(n) for n in range(3)] == [False, True, False]
+    assert [writer.is_complete(n) for n in range(3)] == [False, True, False]
     with pytest.raises(InputError, match=r"index-00000.json: this shard is missing; resume"):
         writer.close({})
     assert digests(written(tmp_path / "cut", RECORDS, key=KEY)) == whole

@@ -15,21 +15,21 @@ from homes import STEPS
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.data import read_splits, regions_of, seen
+from groundling.commands.finetune.data import add_regions, read_splits, regions_of
 from groundling.core.batch import IGNORE, Example
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.regions.inputs import RegionInputs, manifests
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
-from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import TextSamples
-from groundling.settings.fields import changed, configured
-from groundling.settings.inputs import RegionInput
-from groundling.stats.finished_runs import collect
+from groundling.data.regions.stores import CombinedStore
+from groundling.data.samples import TextDataset
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.input_settings import RegionSettings
+from groundling.stats.finished_runs import collect_runs
 from groundling.tasks import Task
 from groundling.tasks.vqa import VQA
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 
 BRIEF = replace(STEPS, batch=4)
 TRAIN = [f"COCO_train2014_{n:012d}" for n in range(12)]
@@ -50,7 +50,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def config(place: Path) -> FinetuneConfig:
-    return configured(
+    return make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
         join="uniter",
@@ -61,9 +61,9 @@ def config(place: Path) -> FinetuneConfig:
 
 
 def test_a_lone_store_may_be_written_as_a_text() -> None:
-    assert RegionInput("store").regions == ("store",)  # type: ignore[arg-type]
-    assert RegionInput("").regions == ()  # type: ignore[arg-type]
-    assert configured(FinetuneConfig, regions=["a", "b"]).regions.regions == ("a", "b")
+    assert RegionSettings("store").regions == ("store",)  # type: ignore[arg-type]
+    assert RegionSettings("").regions == ()  # type: ignore[arg-type]
+    assert make_settings(FinetuneConfig, regions=["a", "b"]).regions.regions == ("a", "b")
 
 
 # -- several as one ----------------------------------------------------------------------------------------------------
@@ -72,7 +72,7 @@ def test_a_lone_store_may_be_written_as_a_text() -> None:
 def test_the_first_store_that_has_an_image_counts(tmp_path: Path) -> None:
     first = RegionStore(store(tmp_path / "a", ["1", "2"]))
     second = RegionStore(store(tmp_path / "b", ["2", "0", "3"]))
-    both = SeveralStores([first, second])
+    both = CombinedStore([first, second])
     assert list(both) == ["1", "2", "0", "3"] and len(both) == 4
     assert "3" in both and "4" not in both
     assert np.array_equal(both["2"].features, first["2"].features)
@@ -80,7 +80,7 @@ def test_the_first_store_that_has_an_image_counts(tmp_path: Path) -> None:
     assert np.array_equal(both["3"].boxes, second["3"].boxes)
     assert (both.count("3"), both.size("3")) == (second.count("3"), (60, 40))
     assert both.repeated(["1", "2", "3"]) == ["2"]
-    assert SeveralStores([first]).repeated(["1", "2"]) == []
+    assert CombinedStore([first]).repeated(["1", "2"]) == []
     with pytest.raises(InputError, match="no image '4'"):
         both["4"]
 
@@ -100,18 +100,18 @@ def test_stores_that_are_no_one_kind_are_refused(tmp_path: Path) -> None:
         ("other", "made by resnet and by vit; together, stores are of one kind: make both alike"),
     ):
         with pytest.raises(InputError, match=message) as told:
-            SeveralStores([first, RegionStore(made[name])])
+            CombinedStore([first, RegionStore(made[name])])
         assert "\n" not in str(told.value) and str(made[name]) in str(told.value)
     writer = RegionWriter(tmp_path / "covered")
     parts = (np.array([[0, 0, 1, 1]]), np.ones(1), np.zeros((1, 12)), np.full((1, 5), 0.2))
     writer.write(0, [ImageRegions("3", (60, 40), *parts, cover=np.ones((1, 14, 14), bool))])
     writer.close({"source": "test"})
     with pytest.raises(InputError, match="first knows no segments of objects"):
-        SeveralStores([RegionStore(tmp_path / "covered"), first])
-    both = SeveralStores([RegionStore(made["unknown"]), first])
+        CombinedStore([RegionStore(tmp_path / "covered"), first])
+    both = CombinedStore([RegionStore(made["unknown"]), first])
     assert (both.identity, both.made_by) == ("hash of resnet", "resnet")
     blind = [RegionStore(made[name], features=False) for name in ("first", "other")]
-    assert SeveralStores(blind).width == 0  # whose features nobody reads
+    assert CombinedStore(blind).width == 0  # whose features nobody reads
 
 
 def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +121,7 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
     names = ("train", "val", "test")
 
     def of(words: list[str], *asked: str) -> list[str]:
-        inputs = RegionInputs(RegionInput(tuple(words)), names, "split of x")
+        inputs = RegionInputs(RegionSettings(tuple(words)), names, "split of x")
         return [str(one.folder) for one in inputs.stores(*asked).stores]
 
     assert of(["a"], "train") == of(["a"], "test") == ["a"]
@@ -141,7 +141,7 @@ def test_names_say_what_a_store_is_for(tmp_path: Path, monkeypatch: pytest.Monke
             of(words, asked)
         assert "\n" not in str(told.value)
     with pytest.raises(InputError, match=r"is called 'train'; .*leave the name out"):
-        RegionInputs(RegionInput(("train=a",)), (), "split")
+        RegionInputs(RegionSettings(("train=a",)), (), "split")
     assert manifests(["a"]) == {"regions": Path("a/manifest.json")}
     assert list(manifests(["a", "val=b"]).values()) == [
         Path("a/manifest.json"),
@@ -165,7 +165,7 @@ def test_every_way_to_pass_the_same_regions_gives_the_same_answers(
     homes_of_val = {"one": "both", "several": "val", "named": "val", "rest": "both"}
     answers: dict[str, set[str]] = {}
     for way, words in ways.items():
-        finetune(changed(config, regions=tuple(words)), BRIEF, tmp_path / way)
+        finetune(replace_settings(config, regions=tuple(words)), BRIEF, tmp_path / way)
         file = tmp_path / way / "seed-0" / "predictions_val.jsonl"
         answers.setdefault(homes_of_val[way], set()).add(file.read_text())
     assert [len(some) for some in answers.values()] == [1, 1]
@@ -181,11 +181,11 @@ def test_a_changed_manifest_is_another_run(
 ) -> None:
     store(tmp_path / "val", VAL, backbone="resnet")
     words = (f"train={place / 'train'}", f"val={tmp_path / 'val'}")
-    finetune(changed(config, regions=words), BRIEF, tmp_path / "run")
+    finetune(replace_settings(config, regions=words), BRIEF, tmp_path / "run")
     manifest = tmp_path / "val" / "manifest.json"
     manifest.write_text(manifest.read_text().replace('"test"', '"tost"'))
     with pytest.raises(InputError, match=r"holds another run \(inputs.regions:1"):
-        finetune(changed(config, regions=words), BRIEF, tmp_path / "run")
+        finetune(replace_settings(config, regions=words), BRIEF, tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -209,7 +209,7 @@ def test_stores_that_do_not_fit_are_named(
 ) -> None:
     regions = tuple(word.format(place) for word in words)
     with pytest.raises(InputError, match=message) as told:
-        finetune(changed(config, regions=regions), BRIEF, tmp_path)
+        finetune(replace_settings(config, regions=regions), BRIEF, tmp_path)
     assert "\n" not in str(told.value)
 
 
@@ -219,37 +219,39 @@ def test_stores_that_do_not_fit_are_named(
 def test_train_and_val_are_learned_from_together_and_marked(
     config: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    both = changed(config, train_splits=("train", "val"))
-    splits = read_splits(VQA.at(place / "vqa"), both.data, train_splits=both.train_splits)
+    both = replace_settings(config, train_splits=("train", "val"))
+    splits = read_splits(
+        VQA.with_answers_of(place / "vqa"), both.data, train_splits=both.train_splits
+    )
     assert [example.id for example in splits["train"][-6:]] == [e.id for e in splits["val"]]
     assert len(splits["train"]) == 18
     words = (f"train={place / 'train'}", f"val={place / 'val'}")
     once = replace(BRIEF, steps=0, epochs=1)
-    result = finetune(changed(both, regions=words), once, tmp_path / "both")
+    result = finetune(replace_settings(both, regions=words), once, tmp_path / "both")
     seed = json.loads((tmp_path / "both/seed-0/result.json").read_text())
     assert (seed["samples"], seed["steps"]) == (18, 4)
     assert result["trained_on"] == seed["trained_on"] == ["val"]
     note = "val was learned from: its scores are not of held-out data"
     assert result["notes"] == [note] and f"note: {note}" in capsys.readouterr().err
-    assert set(collect("x", tmp_path / "both")) == {"vqa (val, learned from)"}
-    plain = finetune(changed(config, regions=words), once, tmp_path / "plain")
-    assert "trained_on" not in plain and set(collect("x", tmp_path / "plain")) == {"vqa"}
+    assert set(collect_runs("x", tmp_path / "both")) == {"vqa (val, learned from)"}
+    plain = finetune(replace_settings(config, regions=words), once, tmp_path / "plain")
+    assert "trained_on" not in plain and set(collect_runs("x", tmp_path / "plain")) == {"vqa"}
 
 
 def test_each_split_keeps_its_own_regions_when_learned_from_together(
     config: FinetuneConfig, place: Path, tmp_path: Path
 ) -> None:
     words = (f"train={place / 'train'}", f"val={place / 'val'}")
-    both = changed(config, train_splits=("train", "val"), regions=words)
-    task = VQA.at(place / "vqa")
-    finetune(changed(both, save_model=True), BRIEF, tmp_path / "made")
-    student = load_student(tmp_path / "made/seed-0/model")
+    both = replace_settings(config, train_splits=("train", "val"), regions=words)
+    task = VQA.with_answers_of(place / "vqa")
+    finetune(replace_settings(both, save_model=True), BRIEF, tmp_path / "made")
+    student = load_encoder(tmp_path / "made/seed-0/model")
     inputs = student.inputs(24)[0]
     texts = {
-        s: TextSamples(examples, inputs)
+        s: TextDataset(examples, inputs)
         for s, examples in read_splits(task, both.data, train_splits=both.train_splits).items()
     }
-    made = seen(
+    made = add_regions(
         texts,
         student,
         task,
@@ -258,26 +260,34 @@ def test_each_split_keeps_its_own_regions_when_learned_from_together(
     (first,), (last,) = (made["train"].get([place], ()) for place in (0, 17))
     assert np.array_equal(first.regions.boxes, RegionStore(place / "train")[TRAIN[0]].boxes)
     assert np.array_equal(last.regions.boxes, RegionStore(place / "val")[VAL[5]].boxes)
-    other = changed(both, regions=(f"train={place / 'both'}", f"val={place / 'val'}"))
+    other = replace_settings(both, regions=(f"train={place / 'both'}", f"val={place / 'val'}"))
     with pytest.raises(
         InputError, match=r"is in .*both, but also in .*val, the store of val"
     ) as told:
-        seen(
+        add_regions(
             texts,
             student,
             task,
             regions_of(
-                other.regions, task, other.train_splits, blind=other.blind, flip=other.pixels.flip
+                other.regions,
+                task,
+                other.train_splits,
+                blind=other.zero_region_features,
+                flip=other.pixels.flip,
             ),
         )
     assert "\n" not in str(told.value)
-    alone = changed(other, train_splits=())
-    made = seen(
+    alone = replace_settings(other, train_splits=())
+    made = add_regions(
         texts,
         student,
         task,
         regions_of(
-            alone.regions, task, alone.train_splits, blind=alone.blind, flip=alone.pixels.flip
+            alone.regions,
+            task,
+            alone.train_splits,
+            blind=alone.zero_region_features,
+            flip=alone.pixels.flip,
         ),
     )
     assert set(made) == {"train", "val"}
@@ -291,7 +301,7 @@ def test_soft_targets_of_two_splits_get_one_width(config: FinetuneConfig) -> Non
         return [Example(split, "a", label=labels[split])]
 
     task = Task("x", VQA.form, read, VQA.metrics, "test", dev=("val",))
-    here = changed(config, data=".", train_splits=("val", "train"))
+    here = replace_settings(config, data=".", train_splits=("val", "train"))
     first, second = read_splits(task, here.data, train_splits=here.train_splits)["train"]
     assert (first.id, second.id) == ("val", "train")
     assert first.label.tolist() == [wide[0].tolist(), [IGNORE, IGNORE]]  # type: ignore[union-attr]
@@ -310,7 +320,7 @@ def test_splits_that_cannot_be_learned_from(
     splits: tuple[str, ...], message: str, config: FinetuneConfig, tmp_path: Path
 ) -> None:
     with pytest.raises(InputError, match=message) as told:
-        finetune(changed(config, train_splits=splits), BRIEF, tmp_path)
+        finetune(replace_settings(config, train_splits=splits), BRIEF, tmp_path)
     assert "\n" not in str(told.value)
 
 
@@ -319,6 +329,6 @@ def test_examples_of_one_id_in_two_splits_are_refused(config: FinetuneConfig) ->
         return [Example("same", "a", label=0)]
 
     task = Task("x", Classification(("n", "y")), read, (ACCURACY,), "test")
-    here = changed(config, data=".", train_splits=("train", "dev"))
+    here = replace_settings(config, data=".", train_splits=("train", "dev"))
     with pytest.raises(InputError, match="2 examples are called 'same'; the splits overlap"):
         read_splits(task, here.data, train_splits=here.train_splits)

@@ -7,12 +7,12 @@ import pytest
 from homes import put
 
 from groundling.core.errors import InputError
-from groundling.data.captions.captions import Captions
-from groundling.data.tables import columns_of, read_csv, read_tsv, separator_note, whole_rows
-from groundling.settings.inputs import OwnFile
+from groundling.data.captions.captions import CaptionCollection
+from groundling.data.tables import read_all_columns, read_csv, read_header, read_tsv, separator_note
+from groundling.settings.input_settings import TableTaskSettings
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.tasks.glue import COLA, MRPC, QQP, RTE
-from groundling.tasks.table import OwnReader, own_notes
+from groundling.tasks.table import TableReader, table_notes
 
 
 def refusal(call: Any, *given: Any) -> str:
@@ -22,12 +22,12 @@ def refusal(call: Any, *given: Any) -> str:
     return str(caught.value)
 
 
-def own_notes_of(path: Path, options: OwnFile) -> list[str]:
-    return own_notes(OwnReader(path, options))
+def own_notes_of(path: Path, options: TableTaskSettings) -> list[str]:
+    return table_notes(TableReader(path, options))
 
 
 def read(path: Path) -> list[dict[str, Any]]:
-    return [dict(cells) for _, cells in whole_rows(path, ())[1]]
+    return [dict(cells) for _, cells in read_all_columns(path, ())[1]]
 
 
 # -- fields ------------------------------------------------------------------------------------------------------------
@@ -68,13 +68,13 @@ def test_rows_that_a_newline_has_broken_are_left_out_of_qqp_and_longer_ones_told
 
 def test_captions_without_a_header_have_the_columns_of_most_lines(tmp_path: Path) -> None:
     path = put(tmp_path / "a.tsv", "a dog\t1.jpg\na\tcat\t2.jpg\na bird\t3.jpg\n")
-    (fault,) = Captions(path).faults
+    (fault,) = CaptionCollection(path).faults
     assert fault.startswith(f"{path}, line 2: 3 fields, other lines have 2")
     labelled = "a dog\thttps://x.org/1.jpg\tdog\t/m/1\t0.9\n"
     put(path, labelled + labelled.replace("1.jpg", "2.jpg"))
-    assert Captions(path).faults == []
+    assert CaptionCollection(path).faults == []
     put(path, labelled + "a\tcat\thttps://x.org/2.jpg\tcat\t/m/2\t0.8\n")
-    assert "line 2: 6 fields, other lines have 5" in Captions(path).faults[0]
+    assert "line 2: 6 fields, other lines have 5" in CaptionCollection(path).faults[0]
 
 
 # -- quotes ------------------------------------------------------------------------------------------------------------
@@ -118,7 +118,7 @@ def test_columns_may_be_separated_otherwise_than_the_ending_says(
 ) -> None:
     path = put(tmp_path / f"a{ending}", SEPARATED[called])
     usual = (ending, called) in [(".csv", "commas"), (".tsv", "tabs")]
-    assert columns_of(path) == ["text", "label"]
+    assert read_header(path) == ["text", "label"]
     if ending == ".tsv" and usual:
         assert read(path)[1] == {"text": '"a ""dog"""', "label": "no"}  # where quotes are text
     else:
@@ -129,32 +129,34 @@ def test_columns_may_be_separated_otherwise_than_the_ending_says(
 
 def test_a_semicolon_in_a_name_separates_nothing(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text,label (yes; no; maybe)\nis it red?,yes\n")
-    assert columns_of(path) == ["text", "label (yes; no; maybe)"]
+    assert read_header(path) == ["text", "label (yes; no; maybe)"]
 
 
 def test_semicolons_are_noted_of_a_task_and_of_captions(tmp_path: Path) -> None:
     rows = "".join(f"is it {n}?;{'yes' if n % 2 else 'no'}\n" for n in range(60))
     path = put(tmp_path / "a.csv", "text;label\n" + rows)
-    reader = OwnReader(path, OwnFile(text="text", label="label"))
+    reader = TableReader(path, TableTaskSettings(text="text", label="label"))
     assert len(reader.rows) == 60
-    assert own_notes(reader)[0].startswith(f"{path}: its columns are separated by semicolons")
+    assert table_notes(reader)[0].startswith(f"{path}: its columns are separated by semicolons")
     path = put(tmp_path / "b.csv", "image;caption\n1.jpg;a red, red dog\n")
-    captions = Captions(path)
+    captions = CaptionCollection(path)
     assert captions.faults == []
     assert captions.images[0].captions == ("a red, red dog",)
-    assert "separated by semicolons" in captions.guess[0]
+    assert "separated by semicolons" in captions.guess_note[0]
     path = put(tmp_path / "c.csv", "good;bad\nIt rains.;It rain.\n")
     (pair,) = read_minimal_pairs(path)
-    assert [text.whole for text in pair.texts] == ["It rains.", "It rain."]
+    assert [text.text for text in pair.texts] == ["It rains.", "It rain."]
 
 
 def test_numbers_with_a_decimal_comma_are_no_classes(tmp_path: Path) -> None:
     rows = "".join(f"text {n};{n},5\n" for n in range(40))
     path = put(tmp_path / "a.csv", "text;score\n" + rows)
-    told = refusal(own_notes_of, path, OwnFile(text="text", label="score"))
+    told = refusal(own_notes_of, path, TableTaskSettings(text="text", label="score"))
     assert f"{path}, line 2: " in told
     assert "decimal comma" in told
-    classes = OwnReader(path, OwnFile(text="text", label="score", form="classify"))
+    classes = TableReader(
+        path, TableTaskSettings(text="text", label="score", label_type="classify")
+    )
     assert len(classes.rows) == 40
 
 
@@ -163,7 +165,7 @@ def test_numbers_with_a_decimal_comma_are_no_classes(tmp_path: Path) -> None:
 
 def test_the_label_is_no_text(tmp_path: Path) -> None:
     path = put(tmp_path / "a.csv", "text,label\nis it?,yes\nor not?,no\n")
-    told = refusal(own_notes_of, path, OwnFile(text="text,label", label="label"))
+    told = refusal(own_notes_of, path, TableTaskSettings(text="text,label", label="label"))
     assert "--text text,label: column 'label' is the label" in told
 
 
@@ -174,5 +176,7 @@ def test_rows_of_dev_are_told_though_they_are_spelt_otherwise_in_train(tmp_path:
     spelt = ["the cafe\u0301 is red", "TWO DOGS PLAY", "a  bird sings "]
     rows = "".join(f"{text},{n % 2}\n" for n, text in enumerate([*spelt, "new one"]))
     held = put(tmp_path / "held.csv", "text,label\n" + rows)
-    notes = own_notes(OwnReader(path, OwnFile(text="text", label="label", dev=str(held))))
+    notes = table_notes(
+        TableReader(path, TableTaskSettings(text="text", label="label", dev=str(held)))
+    )
     assert any("3 of 4 dev rows" in note for note in notes)

@@ -15,16 +15,16 @@ import torch
 import toys
 from torch import Tensor
 
-from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, needed
+from groundling.core.batch import IGNORE, Batch, Example, Sample, collate, require
 from groundling.core.output_types import MultipleChoice
-from groundling.data.image_samples import PictureSamples
-from groundling.data.regions.samples import RegionSamples
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.image_samples import ImageDataset
+from groundling.data.regions.samples import RegionDataset
+from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.supervised import Supervised
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.teachers import Teacher, add_features
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
-from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
 from groundling.training.loop import ModelWithObjectives
 
 COUNT = 6
@@ -41,16 +41,18 @@ class Letters(Teacher):
     def inputs(self, rows: Sequence[Sample]) -> list[Sample]:
         made = []
         for row in rows:
-            example = needed(row.example, "example", "a test")
-            lengths = [len(example.text), len(example.pair or "")]
-            made.append(Sample(f"{example.text}|{example.pair}", words=np.array(lengths)))
+            example = require(row.example, "example", "a test")
+            lengths = [len(example.text), len(example.text_pair or "")]
+            made.append(
+                Sample(f"{example.text}|{example.text_pair}", word_type_ids=np.array(lengths))
+            )
         return made
 
     def features(self, batch: Batch) -> dict[str, Tensor]:
-        return {"sentence": needed(batch.words, "words", "a test").float()}
+        return {"sentence": require(batch.word_type_ids, "word_type_ids", "a test").float()}
 
 
-def texts(choices: int, tokenizer: Any) -> TextSamples:
+def texts(choices: int, tokenizer: Any) -> TextDataset:
     made = toys.sentences()
     examples = []
     for n in range(COUNT):
@@ -59,7 +61,7 @@ def texts(choices: int, tokenizer: Any) -> TextSamples:
         examples.append(
             Example(f"s{n}", made[n], label=label, choices=seconds, images=(f"image{n}",))
         )
-    return TextSamples(examples, TextInput(tokenizer, 40))
+    return TextDataset(examples, TextRowEncoder(tokenizer, 40))
 
 
 def flat(value: object, path: str = "") -> dict[str, object]:
@@ -91,15 +93,15 @@ def test_wrappers_nest_in_any_order(
 ) -> None:
     """C5: regions and teachers did not nest."""
     wraps = {
-        "regions": lambda samples: RegionSamples(samples, STORE),
-        "pixels": lambda samples: PictureSamples(samples, images, 16),
+        "regions": lambda samples: RegionDataset(samples, STORE),
+        "pixels": lambda samples: ImageDataset(samples, images, 16),
         "teacher": lambda samples: TeacherDataset(
             samples, Letters(), FeatureCache() if cached else None
         ),
     }
     batches = {}
     for order in permutations(wraps):
-        samples: Samples = texts(choices, bert_tokenizer)
+        samples: SampleDataset = texts(choices, bert_tokenizer)
         for name in order:
             samples = wraps[name](samples)
         assert len(samples) == COUNT
@@ -117,15 +119,17 @@ def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
     model = toys.seer()
     form = MultipleChoice(("0", "1", "2"))
     masked = MaskedLM(model.sizes, mask_id=bert_tokenizer.mask_token_id)
-    task = Supervised(model.sizes, form=form)
+    task = SupervisedObjective(model.sizes, output_type=form)
     plain = texts(CHOICES, bert_tokenizer)
-    samples = TeacherDataset(RegionSamples(plain, STORE), Letters(), FeatureCache())
-    feed = BatchSampler(SamplePlan([DataSource(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1)
+    samples = TeacherDataset(RegionDataset(plain, STORE), Letters(), FeatureCache())
+    feed = MicroBatchDataset(
+        FixedSizeBatchPlan([DataSource(samples)], 4, 1, seed=0), [task, masked], 1, 0, 1
+    )
     batch = feed[0]
     assert batch.text is not None and batch.regions is not None
     assert (len(batch), batch.rows, batch.choices) == (4, 4 * CHOICES, CHOICES)
     assert batch.labels["label"].shape == (4,)
-    assert batch.labels["masked_lm"].shape == batch.text.ids.shape
+    assert batch.labels["masked_lm"].shape == batch.text.input_ids.shape
     assert batch.features["sentence"].shape == (4 * CHOICES, 2)
     row = 0
     for name in batch.ids:
@@ -133,22 +137,22 @@ def test_a_choice_is_masked_and_taught_by_row(bert_tokenizer: Any) -> None:
         assert sample.example is not None
         for choice in sample.choices:
             assert choice.text is not None and choice.example is not None
-            ids = torch.from_numpy(choice.text.ids)
+            ids = torch.from_numpy(choice.text.input_ids)
             labels = batch.labels["masked_lm"][row]
             scored = labels != IGNORE
             assert scored.any() and not scored[len(ids) :].any()
             assert torch.equal(labels[scored], ids[scored[: len(ids)]])
             assert torch.equal(
-                batch.text.ids[row, : len(ids)][~scored[: len(ids)]], ids[~scored[: len(ids)]]
+                batch.text.input_ids[row, : len(ids)][~scored[: len(ids)]], ids[~scored[: len(ids)]]
             )
-            lengths = [len(choice.example.text), len(choice.example.pair or "")]
+            lengths = [len(choice.example.text), len(choice.example.text_pair or "")]
             assert batch.features["sentence"][row].tolist() == lengths
             row += 1
     step = ModelWithObjectives(model, [task, masked]).eval()
     terms = step(batch, ("supervised", "masked_lm")).terms
     encoded = model(batch)
     scored = batch.labels["masked_lm"] != IGNORE
-    logits = masked.head(encoded.text[scored], encoded.word_table)
+    logits = masked.head(encoded.text[scored], encoded.input_embeddings)
     by_hand = torch.nn.functional.cross_entropy(
         logits, batch.labels["masked_lm"][scored], reduction="sum"
     )

@@ -29,7 +29,7 @@ PATHS = {
 """What each path's reader brings, beside models of the hub."""
 ELSEWHERE = {
     "groundling sweep --file sweeps/real.toml --processes 2 --out runs/real": "results.md runs it",
-    "groundling data tasks --out runs/vision": "vision.md runs it",
+    "groundling data make-tasks --out runs/vision": "vision.md runs it",
     "groundling quickstart": "renders 32,000 images; test_quickstart.py has fewer",
 }
 """The README's commands that do not run here, with the reason."""

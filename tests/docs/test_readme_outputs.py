@@ -87,7 +87,7 @@ def test_what_is_not_printed_is_named(script: ModuleType, tmp_path: Path) -> Non
     with pytest.raises(script.StaleError, match="'loss: 3' is not printed"):
         script.pasted("steps: 2\nloss: 3\n", "loss: 4\nsteps: 1\n")
     with pytest.raises(script.StaleError, match="0 commands are"):
-        script.output_of("groundling adapt ...", {"groundling teach": ""}, tmp_path)
+        script.output_of("groundling adapt ...", {"groundling train-clip": ""}, tmp_path)
     with pytest.raises(script.StaleError, match="no section"):
         script.blocks_of(README, "Gone")
 

@@ -13,16 +13,16 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS
-from groundling.command_line.inputs import check_inputs
-from groundling.command_line.names import facts_of, offered
+from groundling.command_line.input_checks import check_inputs
+from groundling.command_line.registered_names import declared_objects, objective_requirements
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.documented import fields_told
 from groundling.core.errors import InputError
-from groundling.core.registry import instances
+from groundling.core.field_docs import field_docs
+from groundling.core.registry import registered
 from groundling.models import hub as folders
 from groundling.objectives import ObjectiveSpec
-from groundling.settings.fields import changed, configured, flat
-from groundling.training.inner_steps import InnerPart
+from groundling.settings.fields import flatten_settings, make_settings, replace_settings
+from groundling.training.training_steps import TrainingStepSpec
 from groundling.vision_language import Architecture
 
 ROOT = Path(groundling.__file__).parent.parent
@@ -30,21 +30,24 @@ ROOT = Path(groundling.__file__).parent.parent
 OWN = "--data my.csv --text question --label y"
 ADAPT = "--adapt.student model --adapt.teacher model --adapt.text t.txt"
 CASES = [
-    ("teach --captions no.tsv --images photos", "--captions no.tsv: no such file"),
-    ("teach --captions c.csv --images gone", "--images gone: no such folder"),
-    ("teach --captions c.csv --images photos --caption-column said", "no column 'said'"),
-    ("teach --captions c.csv --images photos --betas 0.9 2", "--betas = 0.9 2.0, expected"),
+    ("train-clip --captions no.tsv --images photos", "--captions no.tsv: no such file"),
+    ("train-clip --captions c.csv --images gone", "--images gone: no such folder"),
+    ("train-clip --captions c.csv --images photos --caption-column said", "no column 'said'"),
+    ("train-clip --captions c.csv --images photos --betas 0.9 2", "--betas = 0.9 2.0, expected"),
     ("adapt --student no/such/model --arm mlm --text t.txt", "no/such/model: no model found"),
     ("adapt --student gone --arm mlm --text t.txt", "gone: no model found"),
     ("adapt --student empty --arm mlm --text t.txt", "empty: not a model folder"),
     ("adapt --student model --arm mlm --text no.txt", "--text no.txt: no such file"),
     ("adapt --student model --arm mlm+contrastve --text t.txt", "'contrastve' is none of mlm"),
     ("adapt --student model --arm l1 --text t.txt", "--arm l1 needs --teacher"),
-    ("adapt --student model --arm mlm --text t.txt --inner vila", "did you mean villa?"),
+    ("adapt --student model --arm mlm --text t.txt --training-step vila", "did you mean villa?"),
     ("regions gone", "--images gone: no such folder"),
     ("regions photos --grid 3 --backbone no/such/model", "--backbone no/such/model: no model"),
-    ("pretrain --student model --regions gone --captions c.csv", "--regions gone: no such"),
-    ("pretrain --model unitr --student model --regions s --captions c.csv", "did you mean uniter"),
+    ("pretrain --model model --regions gone --captions c.csv", "--regions gone: no such"),
+    (
+        "pretrain --architecture unitr --model model --regions s --captions c.csv",
+        "did you mean uniter",
+    ),
     (f"finetune --model gone {OWN}", "gone: no model found"),
     ("finetune --model model --data my.csv --text question --label z", "no column 'z'"),
     ("finetune --model model --task glue/rte --data gone", "gone: no such folder or file of data"),
@@ -61,7 +64,7 @@ CASES = [
     ("evaluate --model tuned --data gone.csv", "--data gone.csv: no such file"),
     ("push gone --to me/it", "--run gone: no such folder"),
     ("probe --model model --data gone", "--data gone: no such folder"),
-    ("ask --model model --data gone.jsonl", "--data gone.jsonl: no such file"),
+    ("probe-facts --model model --data gone.jsonl", "--data gone.jsonl: no such file"),
     ("pairs --model model --data gone", "--data gone: no such file"),
     ("winoground --model model --data gone", "--data gone: no such file"),
     (
@@ -69,7 +72,10 @@ CASES = [
         "--adapt.student gone: no model",
     ),
     (f"compare {OWN} --adapt.text t.txt --arms mlm", "--arms mlm needs --adapt.student"),
-    (f"compare {OWN} {ADAPT} --adapt.keep-projection --adapt.held t.txt", "--adapt.text has it"),
+    (
+        f"compare {OWN} {ADAPT} --adapt.keep-projection --adapt.eval-text t.txt",
+        "--adapt.text has it",
+    ),
     (f"compare {OWN} --adapt.student model --adapt.no-masked-lm", "--adapt.no-masked-lm: --arms "),
     (f"compare {OWN} --seeds 0 --adapt.student model --arms mlm", "--seeds = 0"),
     (f"compare --data my.csv --text q --label y {ADAPT}", "no column 'q'"),
@@ -82,12 +88,12 @@ CASES = [
     ("ensemble --runs gone --task glue/rte --data photos", "--runs gone: no such folder"),
     ("zero-shot --model model --task vqa --data gone --images photos", "--data gone: no such"),
     ("retrieve --model model --captions c.csv --images gone", "--images gone: no such folder"),
-    ("similarity --a random --b gone", "--b gone: no model found"),
+    ("similarity --model random --other gone", "--other gone: no model found"),
     (
         "grounded --base gone --other gone --task glue/rte --data photos --counts c.csv --tokenizer model",
         "--base gone: no such folder",
     ),
-    ("attention --a gone --b gone --text t.txt", "--a gone: no such folder"),
+    ("attention --model gone --other gone --text t.txt", "--model gone: no such folder"),
     ("heads --model gone --data photos", "--model gone: no model found"),
     ("modality --model model --data gone", "--data gone: no such file"),
     ("syntax --model model --data gone --parses gold", "--data gone: no such folder"),
@@ -97,12 +103,12 @@ CASES = [
     ("data check gone", "--folder gone: no such folder"),
     ("data show gone 1", "--store gone: no such folder"),
     ("data shift --data gone", "--data gone: no such folder"),
-    ("data partition --task glue/rte --data gone --per 3", "--data gone: no such file"),
+    ("data partition --task glue/rte --data gone --per-stratum 3", "--data gone: no such file"),
     ("data captions gone", "--data gone: no such folder"),
     ("data counts --captions gone.tsv --tokenizer model", "--captions gone.tsv: no such"),
 ]
 
-NOTHING_READ = {"quickstart", "data world", "data tasks"}
+NOTHING_READ = {"quickstart", "data make-world", "data make-tasks"}
 """Commands that read nothing."""
 
 SWEEP = """
@@ -136,7 +142,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_refused_command_has_not_loaded_torch(place: Path) -> None:
     """All in one process: what one of them loaded would be there for the next."""
     assert {case.split(" --")[0].split(" gone")[0] for case, _ in CASES} >= set(COMMANDS) - (
-        NOTHING_READ | {"look", "data show", "regions", "push", "figures", "data check"}
+        NOTHING_READ | {"visualize", "data show", "regions", "push", "figures", "data check"}
     )
     code = f"""
 import sys
@@ -163,7 +169,7 @@ for case in {[case for case, _ in CASES]!r}:
 def test_a_function_checks_what_its_command_checks(place: Path, monkeypatch: Any) -> None:
     monkeypatch.chdir(place)
     with pytest.raises(InputError, match="images=gone: no such folder"):
-        groundling.teach(captions="c.csv", images="gone")
+        groundling.train_clip(captions="c.csv", images="gone")
 
 
 def test_every_setting_that_names_a_file_is_looked_at() -> None:
@@ -174,8 +180,8 @@ def test_every_setting_that_names_a_file_is_looked_at() -> None:
     }
     for name, command in COMMANDS.items():
         for settings in command.settings.values():
-            for group, one in flat(settings):
-                told = {field.name: field.text[:60] for field in fields_told(type(group))}
+            for group, one in flatten_settings(settings):
+                told = {field.name: field.text[:60] for field in field_docs(type(group))}
                 says = any(word in told[one.name] for word in ("older", "ile", "ub id"))
                 is_text = one.kind in (str, tuple[str, ...])
                 if says and is_text and "olumn" not in told[one.name]:
@@ -187,12 +193,15 @@ def test_names_are_read_from_the_source_as_they_are() -> None:
     for folder, kind in (
         ("objectives", ObjectiveSpec),
         ("vision_language", Architecture),
-        ("training.inner_steps", InnerPart),
+        ("training.training_steps", TrainingStepSpec),
     ):
-        there: dict[str, Any] = instances(folder, kind)
-        assert set(offered(folder, kind.__name__)) == set(there)
-    for name, part in instances("objectives", ObjectiveSpec).items():
-        assert (facts_of(name).joint, facts_of(name).taught) == (part.joint, part.taught)
+        there: dict[str, Any] = registered(folder, kind)
+        assert set(declared_objects(folder, kind.__name__)) == set(there)
+    for name, part in registered("objectives", ObjectiveSpec).items():
+        assert (
+            objective_requirements(name).needs_cross_modal,
+            objective_requirements(name).needs_teacher,
+        ) == (part.needs_cross_modal, part.needs_teacher)
 
 
 def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
@@ -223,9 +232,9 @@ def test_a_hub_id_is_asked_for_once(monkeypatch: Any, tmp_path: Path) -> None:
 
 
 def test_what_your_own_module_loads_may_be_anything(place: Path) -> None:
-    settings = configured(
+    settings = make_settings(
         FinetuneConfig, model="words:of:mine", kind="mine.average:KIND", data=str(place)
     )
     check_inputs(settings)
     with pytest.raises(InputError, match="--model words:of:mine"):
-        check_inputs(changed(settings, kind=""))
+        check_inputs(replace_settings(settings, kind=""))

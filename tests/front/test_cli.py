@@ -19,13 +19,13 @@ from builders.commands import flags_of
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.flags import parsed
+from groundling.command_line.flags import parse_flags
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.compare import CompareConfig
 from groundling.commands.finetune import TUNING, FinetuneConfig
-from groundling.core.registry import outside
-from groundling.settings.fields import configured
-from groundling.settings.training import Sharing, TrainConfig
+from groundling.core.registry import import_object
+from groundling.settings.fields import make_settings
+from groundling.settings.training import HubSettings, TrainConfig
 from groundling.studies.worlds.commands import PROBING, WorldConfig
 
 SOURCE = Path(groundling.__file__).parent
@@ -61,7 +61,7 @@ def test_help_lists_every_field_with_its_docstring(
         entry = re.search(rf"{re.escape(flag)}[ /].*", text)
         assert entry, flag
         assert doc and " ".join(doc.split()) in entry[0], flag
-    assert ("--out" in text) == COMMANDS[command].out
+    assert ("--out" in text) == COMMANDS[command].has_out
     assert not re.search(r"--[\w-]+\.[\w-]+\.", text)  # a group's flags lack the group's name
 
 
@@ -70,17 +70,17 @@ def test_what_most_people_use_comes_first_and_nothing_twice(
     command: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     about = COMMANDS[command]
-    common = [f"--{name}" for name in about.common.split()]
+    common = [f"--{name}" for name in about.common_flags.split()]
     assert 0 < len(common) <= 12
     assert main([*command.split(), "--help"]) == 0
     out = capsys.readouterr().out
     listed = re.findall(r"^  (--[\w.-]+)", out, re.MULTILINE)
     assert listed[: len(common)] == common
-    assert len(listed) == len(set(listed)) == len(flags_of(command)) + about.out
+    assert len(listed) == len(set(listed)) == len(flags_of(command)) + about.has_out
     assert max(map(len, out.splitlines()[6:])) <= 120
     first, *rest = shlex.split(about.example)
     assert (first, rest[: len(command.split())]) == ("groundling", command.split())
-    parsed(about, rest[len(command.split()) :])
+    parse_flags(about, rest[len(command.split()) :])
 
 
 def test_help_is_titled(capsys: pytest.CaptureFixture[str]) -> None:
@@ -92,13 +92,13 @@ def test_help_is_titled(capsys: pytest.CaptureFixture[str]) -> None:
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_leads_to_a_function_of_its_settings(command: str) -> None:
-    recipe = outside(COMMANDS[command].recipe, object)
+    recipe = import_object(COMMANDS[command].function_path, object)
     wanted = list(inspect.signature(recipe).parameters.values())
     every = COMMANDS[command].settings.values()
     # What is done with a saved model is no affair of the recipe's.
     about = COMMANDS[command]
-    passed = sum(not isinstance(one, Sharing) for one in every)
-    passed += about.out or about.leaves is not None  # its `out`, or the work that stands for it
+    passed = sum(not isinstance(one, HubSettings) for one in every)
+    passed += about.has_out or about.output is not None  # its `out`, or the work that stands for it
     assert len(wanted) >= passed
     assert all(one.default is not one.empty for one in wanted[passed:])
     assert set(COMMANDS[command].positional) <= set(flags_of(command))
@@ -134,7 +134,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_help_imports_neither_torch_nor_transformers() -> None:
     """Seconds, each time somebody asks; so no in-process test can tell."""
-    # F: `data tasks --help` once took five seconds
+    # F: `data make-tasks --help` once took five seconds
     code = """
 import sys
 from groundling.cli import COMMANDS, main
@@ -212,7 +212,7 @@ def test_an_unknown_command_is_one_line(
         ("adapt --steps 1.5", "--steps = 1.5, expected a whole number"),
         ("adapt --steps", "--steps: expected one argument; see `groundling adapt --help`"),
         ("adapt --betas 1", "--betas: expected 2 arguments; see `groundling adapt --help`"),
-        ("teach --vocabulary 2", "--vocabulary = 2, expected at least 3"),
+        ("train-clip --vocab-size 2", "--vocab-size = 2, expected at least 3"),
         ("adapt --lr -1e-5", "--lr = -1e-05, expected at least 0"),
         ("adapt --betas -1e-5 .9", "--betas = -1e-05 0.9, expected at least 0 and below 1"),
         ("adapt --lr inf", "--lr = inf, expected at least 0, and a finite number"),
@@ -224,7 +224,7 @@ def test_an_unknown_command_is_one_line(
         ("finetune --submit=false", "--submit: takes no value, found 'false'; see"),
         ("finetune --no-submit yes", "finetune has no place for 'yes'; see"),
         ("adapt --betas .9 x", "--betas = .9 x, expected two numbers"),
-        ("adapt --pool max", "--pool = max, expected one of own, cls, mean"),
+        ("adapt --pooling max", "--pooling = max, expected one of own, cls, mean"),
         ("adapt --stud s", "'--stud'; did you mean --student?; see"),
         ("adapt --cpu=1", "--cpu: takes no value, found '1'; see"),
         ("adapt --private", "--private: needs --push-to-hub OWNER/NAME"),
@@ -258,7 +258,7 @@ def test_flags_fill_the_settings(called: list[tuple], capsys: pytest.CaptureFixt
     command = "adapt --student s --text a.txt b.txt --arm l1 --lr 3e-4 --freeze-clip --steps 7 --cpu --out here"
     assert main(command.split()) == 0
     config, training, out = called[0]
-    assert config == configured(
+    assert config == make_settings(
         AdaptConfig, student="s", text=("a.txt", "b.txt"), arm="l1", freeze_clip=True
     )
     assert training == replace(ADAPTING, lr=3e-4, steps=7, cpu=True)
@@ -272,7 +272,7 @@ def test_flags_may_be_spelt_with_underscores_and_equals_signs(called: list[tuple
         == 0
     )
     config, training, _ = called[0]
-    assert config == configured(AdaptConfig, max_texts=3, masked_lm=False, text="a_b.txt")
+    assert config == make_settings(AdaptConfig, max_texts=3, masked_lm=False, text="a_b.txt")
     assert training == ADAPTING
 
 
@@ -283,11 +283,11 @@ def test_an_empty_list_and_a_number_below_0_are_values(called: list[tuple]) -> N
 
 
 def test_commands_have_their_own_defaults(called: list[tuple]) -> None:
-    for command in ("finetune --lr 2e-5", "probe", "teach --size 32"):
+    for command in ("finetune --lr 2e-5", "probe", "train-clip --size 32"):
         assert main(command.split()) == 0
     (tuned, tuning, first), (_, probing, _), (taught, teaching, last) = called
     assert tuned == FinetuneConfig()
-    assert tuning == TrainConfig(epochs=3, lr=2e-5, warmup=0.1, weight_decay=0.0) != TUNING
+    assert tuning == TrainConfig(epochs=3, lr=2e-5, warmup_ratio=0.1, weight_decay=0.0) != TUNING
     assert probing == PROBING
     assert (taught.size, teaching.schedule, teaching.epochs) == (32, "cosine", 20)
     assert (first, last) == ("runs/finetune", "runs/teach")
@@ -299,7 +299,7 @@ def test_compare_tells_its_four_settings_apart(called: list[tuple]) -> None:
     assert main(command.split()) == 0
     config, adapting, training, tuning, _ = called[0]
     assert config == CompareConfig(arms=("l1",), tasks=("glue/rte",), data="d", control=False)
-    assert adapting == configured(AdaptConfig, student="s")
+    assert adapting == make_settings(AdaptConfig, student="s")
     assert (training.lr, tuning.lr, tuning.epochs) == (1e-3, 2e-3, 3)
 
 
@@ -386,7 +386,19 @@ def test_data_world(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         for name, number in numbers.items()
         for word in (f"--{name.replace('_', '-')}", str(number))
     ]
-    assert main(["data", "world", *flags, "--no-blind", "--out", str(tmp_path / "w")]) == 0
+    assert (
+        main(
+            [
+                "data",
+                "make-world",
+                *flags,
+                "--no-zero-region-features",
+                "--out",
+                str(tmp_path / "w"),
+            ]
+        )
+        == 0
+    )
     assert f"groundling data check {tmp_path / 'w'}" in capsys.readouterr().out
     about = json.loads((tmp_path / "w" / "world.json").read_text())
     assert about["config"] == {**WorldConfig().__dict__, **numbers, "blind": False}

@@ -18,16 +18,16 @@ from builders.commands import flags_of
 
 import groundling
 from groundling import api as functions
-from groundling.api import command_of, spelt
+from groundling.api import command_of, function_name
 from groundling.cli import COMMANDS, main
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.finetune import TUNING
 from groundling.core import batch
-from groundling.core.batch import Batch, Sizes, Tokens
-from groundling.core.documented import documented, fields_told, summary_of
+from groundling.core.batch import Batch, OutputSizes, Tokens
 from groundling.core.errors import InputError
+from groundling.core.field_docs import field_docs, summary_of, with_field_docs
 from groundling.objectives import Objective
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainConfig
 
 PACKAGE = Path(groundling.__file__).parent
@@ -109,7 +109,7 @@ def test_a_function_does_what_its_command_does(name: str, called: list[tuple]) -
 
 
 def test_every_command_is_a_function() -> None:
-    assert sorted([*FUNCTIONS, "look"]) == sorted(map(spelt, COMMANDS))
+    assert sorted([*FUNCTIONS, "visualize"]) == sorted(map(function_name, COMMANDS))
 
 
 def test_no_module_takes_a_functions_name() -> None:
@@ -153,7 +153,7 @@ def test_keywords_fill_the_settings(called: list[tuple]) -> None:
     groundling.adapt(text="")
     (config, training, folder), (several, *_), (none, *_) = called
     wanted = {"student": "s", "text": ("a.txt",), "arm": "l1", "pool": "mean"}
-    assert config == configured(AdaptConfig, **wanted)
+    assert config == make_settings(AdaptConfig, **wanted)
     assert training == replace(ADAPTING, betas=(0.9, 0.98), lr=1)
     assert folder == "here"
     assert (several.text, none.text) == (("a.txt", "b.txt"), ())
@@ -187,7 +187,7 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
     flags = flags_of(command_of(name))
     flags = {flag: text for flag, text in flags.items() if "." not in flag}
     groups = [prefix for prefix in command.settings if not prefix.startswith("_")]
-    expected = [*flags, *(f"--{prefix}" for prefix in groups), *["--out"][: command.out]]
+    expected = [*flags, *(f"--{prefix}" for prefix in groups), *["--out"][: command.has_out]]
     assert [f"--{key.replace('_', '-')}" for key in keywords] == expected
     text = " ".join(pydoc.render_doc(function, renderer=pydoc.plaintext).split())
     assert command.summary[1:] in text
@@ -200,7 +200,7 @@ def test_every_setting_of_a_function_is_explained(name: str) -> None:
 def test_a_functions_defaults_are_its_commands() -> None:
     default = inspect.signature(groundling.finetune).parameters["epochs"].default
     assert default == TUNING.epochs != TrainConfig().epochs
-    assert functions.settings_of("finetune")[-1].default == "runs/finetune"
+    assert functions.keywords_of("finetune")[-1].default == "runs/finetune"
 
 
 # -- what help() says of fields --------------------------------------------------------------------------------------
@@ -234,11 +234,11 @@ def test_help_says_what_every_field_is(make_api: ModuleType) -> None:
     }
     settings = [importlib.import_module(place) for place in sorted(places)]
     kinds = [kind for module in [*settings, *modules] for kind in public(module)]
-    assert {Batch, Tokens, Sizes, AdaptConfig, TrainConfig, groundling.Task} <= set(kinds)
+    assert {Batch, Tokens, OutputSizes, AdaptConfig, TrainConfig, groundling.Task} <= set(kinds)
     for kind in kinds:
         text = " ".join(inspect.getdoc(kind).split())
         named = [one.name for one in fields(kind)] if is_dataclass(kind) else kind._fields
-        told = {one.name: one for one in fields_told(kind)}
+        told = {one.name: one for one in field_docs(kind)}
         assert [name for name in named if not told[name].text] == [], kind
         for one in map(told.__getitem__, named):
             assert f"{one.name}: {one.kind}" in text and one.text in text, (kind, one.name)
@@ -254,7 +254,7 @@ def test_help_shows_shapes() -> None:
     assert Batch(()).__doc__ == Batch.__doc__
 
 
-@documented
+@with_field_docs
 @dataclass
 class SettingsGroup:
     """Settings that travel together.
@@ -270,7 +270,7 @@ class SettingsGroup:
     """Not told."""
 
 
-@documented
+@with_field_docs
 class Two(NamedTuple):
     """Both."""
 
@@ -294,18 +294,18 @@ def test_fields_are_read_from_the_source() -> None:
         "        How large, on two lines.",
         "    other: str = 'a'",
     ]
-    assert [one.text for one in fields_told(Two)] == [
+    assert [one.text for one in field_docs(Two)] == [
         "Settings that travel together. See `SettingsGroup`.",
         "A text.",
     ]
-    assert [one.name for one in fields_told(Sub)] == ["size", "other"]
+    assert [one.name for one in field_docs(Sub)] == ["size", "other"]
     assert Sub.__doc__ != SettingsGroup.__doc__
 
 
 def test_a_class_without_source_keeps_its_own_words() -> None:
-    scope: dict[str, Any] = {"documented": documented, "__name__": "typed"}
+    scope: dict[str, Any] = {"documented": with_field_docs, "__name__": "typed"}
     exec('@documented\nclass Typed:\n    """Typed into a shell."""\n    a: int = 0\n', scope)
-    assert (scope["Typed"].__doc__, fields_told(scope["Typed"])) == ("Typed into a shell.", [])
+    assert (scope["Typed"].__doc__, field_docs(scope["Typed"])) == ("Typed into a shell.", [])
 
 
 # -- the page --------------------------------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from homes import put, table
 
 import groundling
 from groundling.cli import main
-from groundling.core.errors import InputError, as_keywords
+from groundling.core.errors import InputError, rename_flags_to_keywords
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -21,14 +21,14 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.prediction.fitted import answers_in_short
+from groundling.prediction.fine_tuned import describe_answers
 
 KEYWORDS = ("batch", "regions", "model", "images", "tags", "skip_bad", "lr")
 SWITCHES = ("tags", "skip_bad")
 
 
 def told(message: str) -> str:
-    with pytest.raises(InputError) as caught, as_keywords(KEYWORDS, SWITCHES):
+    with pytest.raises(InputError) as caught, rename_flags_to_keywords(KEYWORDS, SWITCHES):
         raise InputError(message)
     return str(caught.value)
 
@@ -40,7 +40,10 @@ def told(message: str) -> str:
         ("--batch 8: too few", "batch=8: too few"),
         ("pass --regions STORE, too", "pass regions=STORE, too"),
         ("--model runs/x: no such folder", "model=runs/x: no such folder"),
-        ("--no-tags is not for it; --skip-bad is", "tags=False is not for it; skip_bad=True is"),
+        (
+            "--no-object-tags is not for it; --skip-bad is",
+            "tags=False is not for it; skip_bad=True is",
+        ),
         ("pass --skip-bad to leave it empty", "pass skip_bad=True to leave it empty"),
         ("--batch and --lr go together", "batch= and lr= go together"),
         ("(--images), `--lr`", "(images=), `lr=`"),
@@ -55,7 +58,10 @@ def test_flags_are_told_as_keywords(flags: str, keywords: str) -> None:
 
 
 def test_a_value_is_told_by_what_was_given() -> None:
-    with pytest.raises(InputError) as caught, as_keywords(KEYWORDS, (), {"model": ("mine",)}):
+    with (
+        pytest.raises(InputError) as caught,
+        rename_flags_to_keywords(KEYWORDS, (), {"model": ("mine",)}),
+    ):
         raise InputError("is of another, not of --model mine; pass --model or")
     assert str(caught.value) == "is of another, not of model=mine; pass model= or"
 
@@ -73,7 +79,7 @@ def test_a_function_and_its_command_name_the_same_setting(tmp_path: Path, capsys
 
 
 def missing_photo(folder: Path) -> Any:
-    return groundling.look(folder / "bert", image=folder / "x.png", grid=2, cpu=True)
+    return groundling.visualize(folder / "bert", image=folder / "x.png", grid=2, cpu=True)
 
 
 def missing_store(folder: Path) -> Any:
@@ -100,7 +106,7 @@ def test_no_function_speaks_of_flags(call: Callable[[Path], Any], tmp_path: Path
     ],
 )
 def test_a_models_repr_tells_its_answers_in_short(form: OutputType, answers: str) -> None:
-    assert answers_in_short(form) == answers
+    assert describe_answers(form) == answers
 
 
 def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:
@@ -118,9 +124,9 @@ def test_a_lone_path_stands_for_a_list_in_a_group_too(here: Path) -> None:
     [
         lambda name: groundling.data_check(folder=name),
         lambda name: groundling.adapt(student=name, text=name, arm="mlm"),
-        lambda name: groundling.data_world(out=name),
+        lambda name: groundling.data_make_world(out=name),
         lambda name: groundling.quickstart(out=name),
-        lambda name: groundling.look(name, image=name, text="a cat"),
+        lambda name: groundling.visualize(name, image=name, text="a cat"),
         groundling.load,
     ],
 )
@@ -129,7 +135,7 @@ def test_names_that_no_file_can_have(call: Callable[[str], Any], name: str) -> N
         call(name)
 
 
-@pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data world", "sweep"])
+@pytest.mark.parametrize("command", ["verdict", "finetune", "predict", "data make-world", "sweep"])
 def test_an_empty_place_is_none(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*command.split(), "--out", ""]) == 2
     assert "--out '': names no file or folder" in capsys.readouterr().err

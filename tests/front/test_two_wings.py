@@ -80,12 +80,12 @@ from groundling.tasks import Task
 TASK = Task("mine", Classification(("no", "yes")), lambda folder, split: [], metrics=(ACCURACY,), source="here")
 """,
     "layouts.py": """
-from groundling.check.places import Layout
+from groundling.check.checked_folder import Layout
 
 LAYOUT = Layout("mine", "mine.txt", lambda place, report: None)
 """,
     "published.py": """
-from groundling.command_line.names import PublishedScores
+from groundling.command_line.registered_names import PublishedScores
 
 REPORTED = PublishedScores("MINE-b", {"glue/rte": 70.0})
 """,
@@ -96,13 +96,13 @@ FOUND = """
 from groundling import cli
 from groundling.check import known
 from groundling.core.registry import named
-from groundling.command_line.names import published
+from groundling.command_line.registered_names import published
 from groundling.tasks import Task
 
 assert named("tasks", Task, "mine").name == "mine"
 assert "mine (mine.txt)" in known()
 assert published()["MINE-b"] == {"glue/rte": 70.0} and published()["XDBERT-b"]
-assert cli.main(["mine", "--word", "Hello"]) == 0
+assert cli.main(["mine", "--word-weight", "Hello"]) == 0
 cli.main(["--help"])
 """
 

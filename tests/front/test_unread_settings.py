@@ -11,14 +11,23 @@ import pytest
 
 import groundling
 from groundling.cli import COMMANDS, main
-from groundling.command_line.names import arm_of, check_extra
+from groundling.command_line.registered_names import check_extra_objectives, parse_arm
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
-from groundling.core.registry import instances
-from groundling.objectives import ObjectiveSpec, unread
-from groundling.settings.fields import configured, declared, flat, may_repeat
-from groundling.settings.objectives import CrossModalOptions, ExtraObjectives, ObjectiveSettings
+from groundling.core.registry import registered
+from groundling.objectives import ObjectiveSpec, unused_settings_note
+from groundling.settings.fields import (
+    declared_settings,
+    flatten_settings,
+    make_settings,
+    may_repeat,
+)
+from groundling.settings.objectives import (
+    CrossModalSettings,
+    ExtraObjectiveSettings,
+    ObjectiveSettings,
+)
 
 
 def lists() -> list[tuple[str, str, str]]:
@@ -27,8 +36,8 @@ def lists() -> list[tuple[str, str, str]]:
     for command, about in COMMANDS.items():
         for prefix, settings in about.settings.items():
             start = "" if prefix.startswith("_") else f"{prefix}."
-            for _, one in flat(settings):
-                if one.kind == tuple[str, ...] and may_repeat not in one.marks:
+            for _, one in flatten_settings(settings):
+                if one.kind == tuple[str, ...] and may_repeat not in one.annotations:
                     flag = f"--{start}{one.name.replace('_', '-')}"
                     found.append((command, flag, one.name))
     return found
@@ -57,11 +66,11 @@ def test_functions_refuse_them_too() -> None:
 @pytest.mark.parametrize("arm", ["mlm+mine.x:X+mine.x:X", "l1+l1"])
 def test_an_arm_with_an_objective_twice_is_refused(arm: str) -> None:
     with pytest.raises(InputError, match="is there twice, and would be trained once"):
-        arm_of(arm)
+        parse_arm(arm)
 
 
 def test_an_arm_may_name_what_another_part_of_it_has() -> None:
-    assert arm_of("l1+contrastive").names == ["mlm", "l1", "contrastive"]
+    assert parse_arm("l1+contrastive").names == ["mlm", "l1", "contrastive"]
 
 
 @pytest.mark.parametrize(
@@ -82,13 +91,13 @@ def test_a_teacher_whom_nobody_asks_is_refused(
     if is_refused:
         asked = pytest.raises(InputError, match="nothing reads --teacher clip; name an objective")
     with asked:
-        check_extra(ExtraObjectives(names, "clip"), inner, "finetune")
+        check_extra_objectives(ExtraObjectiveSettings(names, "clip"), inner, "finetune")
 
 
 def test_an_objective_without_its_teacher_is_refused() -> None:
-    check_extra(ExtraObjectives(("mlm",)), "", "finetune")
+    check_extra_objectives(ExtraObjectiveSettings(("mlm",)), "", "finetune")
     with pytest.raises(InputError, match="finetune: td_image needs --teacher"):
-        check_extra(ExtraObjectives(("mlm", "td_image")), "", "finetune")
+        check_extra_objectives(ExtraObjectiveSettings(("mlm", "td_image")), "", "finetune")
 
 
 @pytest.mark.parametrize(
@@ -102,31 +111,40 @@ def test_an_objective_without_its_teacher_is_refused() -> None:
 def test_settings_without_a_reader_are_named(
     given: dict[str, object], flag: str, reader: str
 ) -> None:
-    settings = configured(ObjectiveSettings, **given)
-    (note,) = unread((), settings, "")
+    settings = make_settings(ObjectiveSettings, **given)
+    (note,) = unused_settings_note((), settings, "")
     assert f"nothing here reads {flag}: what is trained is the task's own loss" in note
-    assert unread((reader,), settings, "") == []
-    assert unread(("mine.x:X",), settings, "") == unread((), settings, "mine.x:X") == []
-    assert unread((), ObjectiveSettings(), "") == []
+    assert unused_settings_note((reader,), settings, "") == []
+    assert (
+        unused_settings_note(("mine.x:X",), settings, "")
+        == unused_settings_note((), settings, "mine.x:X")
+        == []
+    )
+    assert unused_settings_note((), ObjectiveSettings(), "") == []
 
 
 def test_every_group_of_settings_has_an_objective_that_reads_it() -> None:
     read = {
-        group for part in instances("objectives", ObjectiveSpec).values() for group in part.reads
+        group
+        for part in registered("objectives", ObjectiveSpec).values()
+        for group in part.settings_groups
     }
-    groups = {one.kind for one in declared(ObjectiveSettings).values()}
-    assert read == {*groups, CrossModalOptions}
+    groups = {one.kind for one in declared_settings(ObjectiveSettings).values()}
+    assert read == {*groups, CrossModalSettings}
 
 
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
         ("finetune --model m --task vqa --data d --text q", "--text is about your own file"),
-        ("finetune --model m --task vqa --data d --form regress", "--form is about your own file"),
+        (
+            "finetune --model m --task vqa --data d --label-type regress",
+            "--label-type is about your own file",
+        ),
         ("compare --tasks vqa --data d --dev x.csv", "--dev is about your own file"),
         ("data check d --image photo", "--image is about your own file"),
         ("finetune --model m --task vqa --data d --backbone b", "--backbone is about pixels"),
-        ("pretrain --student m --regions r --task vqa --data d --no-flip", "--no-flip is about"),
+        ("pretrain --model m --regions r --task vqa --data d --no-flip", "--no-flip is about"),
         ("predict --model m --data d --detector x", "--detector finds regions in --images FOLDER"),
         ("evaluate --model m --data d --backbone x", "--backbone finds regions in --images"),
         ("evaluate --model . --data . --trust dogs", "--trust dogs: expected MODULE:NAME"),
@@ -144,19 +162,19 @@ def test_what_nothing_reads_is_refused(
 
 
 def test_of_the_cross_modal_encoder_too() -> None:
-    usual, crossing = ObjectiveSettings(), CrossModalOptions(hard_negatives=3)
-    assert "--hard-negatives" in unread(("mlm", "l1"), usual, "", crossing)[0]
-    assert unread(("joint_mlm", "match"), usual, "", crossing) == []
-    windows = configured(ObjectiveSettings, max_windows=2)
-    assert unread(("joint_mlm", "match"), windows, "") == []
-    assert "--max-windows" in unread(("mlm",), windows, "")[0]
+    usual, crossing = ObjectiveSettings(), CrossModalSettings(hard_negatives=3)
+    assert "--hard-negatives" in unused_settings_note(("mlm", "l1"), usual, "", crossing)[0]
+    assert unused_settings_note(("joint_mlm", "match"), usual, "", crossing) == []
+    windows = make_settings(ObjectiveSettings, max_windows=2)
+    assert unused_settings_note(("joint_mlm", "match"), windows, "") == []
+    assert "--max-windows" in unused_settings_note(("mlm",), windows, "")[0]
 
 
 @pytest.mark.parametrize("make", [homes.teacher])
 def test_the_control_says_that_it_asks_no_teacher(
     make: Callable[[Path], Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(homes.student(tmp_path / "student")),
         teacher=str(make(tmp_path / "teacher")),

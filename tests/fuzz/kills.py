@@ -55,19 +55,19 @@ def commands(shelf: Path) -> dict[str, list[str]]:
     clip = f"{shelf}/openai/clip-vit-base-patch32"
     text = f"--text {shelf}/my_text.txt --max-length 32"
     captions = f"--captions {shelf}/my_captions.tsv"
-    small = "--size 16 --patch 8 --vision-tower 16 1 --text-tower 16 1 --projection 8"
+    small = "--size 16 --patch-size 8 --vision-tower 16 1 --text-tower 16 1 --projection-dim 8"
     others = f"{shelf}/trainval_resnet101_faster_rcnn_genome_36.tsv"
     rte = f"--task glue/rte --data {shelf}/glue"
     lines = {
         "adapt, the control": f"adapt {student} --arm mlm {text} {TRAINED}",
         "adapt": f"adapt {student} --teacher {clip} {text} {TRAINED}",
-        "pretrain": f"pretrain --model visualbert {student} --regions {shelf}/store {captions} {TRAINED}",
+        "pretrain": f"pretrain --architecture visualbert {student} --regions {shelf}/store {captions} {TRAINED}",
         "finetune": f"finetune --model {shelf}/bert-base-uncased {rte} --seeds 2 --save-model {TRAINED}",
-        "teach": f"teach {captions} --images {shelf}/my_photos {small} {TRAINED}",
-        "regions": f"regions {shelf}/my_photos --grid 2 --shard 2 --cpu --backbone {shelf}/microsoft/resnet-50",
-        "regions of others": f"regions --shard 2 --cpu --imports {others}",
+        "train-clip": f"train-clip {captions} --images {shelf}/my_photos {small} {TRAINED}",
+        "regions": f"regions {shelf}/my_photos --grid 2 --shard-size 2 --cpu --backbone {shelf}/microsoft/resnet-50",
+        "regions of others": f"regions --shard-size 2 --cpu --imports {others}",
         "predict": f"predict --model {shelf}/learned --data {shelf}/glue --cpu",
-        "data world": "data world " + " ".join(standins.WORLD),
+        "data make-world": "data make-world " + " ".join(standins.WORLD),
         "data counts": f"data counts {captions} --tokenizer {shelf}/bert-base-uncased",
         "sweep": f"sweep --file {shelf}/s.toml",
     }
@@ -88,30 +88,30 @@ def _looking(shelf: Path) -> dict[str, str]:
         f"--model {shelf}/seer/model --regions {shelf}/store --image {shelf}/my_photos/house.jpg"
     )
     return {
-        "data tasks": "data tasks " + " ".join(standins.TASKS),
+        "data make-tasks": "data make-tasks " + " ".join(standins.TASKS),
         "compare": f"compare --arms contrastive --tasks glue/rte --data {shelf}/glue --seeds 1 {arms}",
         "verdict": f"verdict --runs {shelf}/learned {shelf}/others",
         "probe": f"probe --model {shelf}/bert-base-uncased --data {shelf}/world --seeds 2 {TRAINED}",
-        "heads": f"heads {seen} --active 0",
-        "syntax": f"syntax {seen} --active 0 --parses gold --labels ud",
-        "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')} --explained 2 --line-points 2",
+        "heads": f"heads {seen} --min-region-attention 0",
+        "syntax": f"syntax {seen} --min-region-attention 0 --parses gold --labels ud",
+        "modality": f"modality {seen.replace('/flickr30k', '/captions_val2014.json')} --ig-examples 2 --ig-steps 2",
         "figures": f"figures --results {shelf}/headed",
-        "look": f"look {shown} --text dogs --cpu",
+        "visualize": f"visualize {shown} --text dogs --cpu",
         "data show": f"data show {shelf}/store cat --images {shelf}/my_photos",
         "zero-shot": f"zero-shot --model {clip} --task snli-ve {entailed} --cpu",
         "retrieve": f"retrieve --model {clip} {photos} --cpu",
         "winoground": f"winoground --model {clip} --data {shelf}/winoground --cpu",
         "pairs": f"pairs --model {shelf}/control/model --data {shelf}/my_pairs.csv --cpu",
-        "ask": f"ask --model {shelf}/bert-base-uncased --data {shelf}/coda/annotations.jsonl --modes linear",
-        "similarity": f"similarity --a {shelf}/bert-base-uncased --b {shelf}/control/model",
+        "probe-facts": f"probe-facts --model {shelf}/bert-base-uncased --data {shelf}/coda/annotations.jsonl --modes linear",
+        "similarity": f"similarity --model {shelf}/bert-base-uncased --other {shelf}/control/model",
         "grounded": f"grounded --base {shelf}/learned --other {shelf}/others {rte} {counted}",
         "ensemble": f"ensemble {shelf}/learned {shelf}/others {rte}",
         "data shift": f"data shift --data {shelf}/vcr --protocol sm --cpu",
-        "data partition": f"data partition --task vcr/answer --data {shelf}/vcr --per 2 --allow-fewer",
+        "data partition": f"data partition --task vcr/answer --data {shelf}/vcr --per-stratum 2 --allow-fewer",
     }
 
 
-ENDINGS = {"predict": ".csv", "look": ".html", "data show": ".png", "data partition": ".json"}
+ENDINGS = {"predict": ".csv", "visualize": ".html", "data show": ".png", "data partition": ".json"}
 """Of the files that commands write, where it is no folder."""
 
 
@@ -137,8 +137,8 @@ def stock(shelf: Path) -> None:
     vcr_files.folder(shelf / "vcr")
     offered = commands(shelf)
     made = {
-        "made": offered["data tasks"],
-        "world": offered["data world"],
+        "made": offered["data make-tasks"],
+        "world": offered["data make-world"],
         "learned": offered["finetune"],
         "others": [*offered["finetune"], "--lr", "1e-3"],
         "seer": offered["pretrain"],

@@ -29,7 +29,7 @@ import wordnets
 from homes import put, table
 from PIL import Image
 
-from groundling.check.places import Flags
+from groundling.check.checked_folder import ColumnFlags
 from groundling.cli import main
 from groundling.commands import push
 from groundling.commands.adapt.evaluation import read_pairs
@@ -37,43 +37,43 @@ from groundling.commands.finetune.result import summary
 from groundling.commands.sweep.file import read_sweep
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.data.captions.captions import caption_lines, keep_listed, read_captions
-from groundling.data.corpora.files import lines
-from groundling.data.corpora.prepared import corpus_samples
-from groundling.data.image_samples import decode
-from groundling.data.regions.annotations import metadata, read_detections
+from groundling.data.corpora.files import corpus_lines
+from groundling.data.corpora.token_stores import corpus_samples
+from groundling.data.image_samples import decode_image
+from groundling.data.regions.annotations import read_detections, read_vcr_objects
 from groundling.data.regions.imports import ImageNames, import_regions
-from groundling.data.regions.store import RegionStore, whole_store
-from groundling.data.samples import TextInput
+from groundling.data.regions.store import RegionStore, open_checked_store
+from groundling.data.samples import TextRowEncoder
 from groundling.data.shards import Record, ShardStore, ShardWriter
-from groundling.data.tables import texts_in, whole_rows
+from groundling.data.tables import read_all_columns, row_texts
 from groundling.data.text.parses import read_parses
-from groundling.models.adapters import ClipAdapter, load_base
-from groundling.models.clip import clip_text, load_two_towers
-from groundling.models.crossmodal import CrossModal
+from groundling.models.adapters import ClipAdapter, load_adapter_base
+from groundling.models.clip import load_clip_dual_encoder, make_clip_text_tower
+from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.heads import LM_HEAD, LMHead, load_head, save_heads
 from groundling.models.loading import load_processor, load_tokenizer, weights_sha256
-from groundling.models.text import load_text_encoder
-from groundling.prediction.description import FILE as DESCRIPTION
-from groundling.prediction.description import ModelDescription, described
-from groundling.prediction.fitted import load
+from groundling.models.text_encoder import load_text_encoder
+from groundling.prediction.fine_tuned import load
+from groundling.prediction.model_description import FILE as DESCRIPTION
+from groundling.prediction.model_description import ModelDescription, read_description
 from groundling.prediction.predictions import read_predictions
 from groundling.runs.checkpoints import Checkpoints, Counters
-from groundling.runs.folder import finished, open_run, read_json
-from groundling.runs.run import ended
-from groundling.settings.inputs import Adapting, OwnFile
+from groundling.runs.folder import open_run, read_json, read_result
+from groundling.runs.run import finished_result
+from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
 from groundling.stats import finished_runs
 from groundling.stats import verdict_report as judging
 from groundling.studies.attention.figures import figures_of
-from groundling.studies.attention.models.clip import load_clip_looks
-from groundling.studies.attention.page.views import RankedHeads
+from groundling.studies.attention.models.clip import load_clip_towers
+from groundling.studies.attention.page.attention_views import RankedHeads
 from groundling.studies.clip_td import combined_runs as ensemble
 from groundling.studies.clip_td import combined_runs as vcr
 from groundling.studies.clip_td import shift as implicit
 from groundling.studies.clip_td.explicit_mitigation import WordNet
-from groundling.studies.clip_td.lines import read_lines
 from groundling.studies.clip_td.shortcut_mitigation import read_losses
+from groundling.studies.clip_td.vcr_files import read_lines
 from groundling.studies.knowledge.minimal_pairs import read_minimal_pairs
 from groundling.studies.knowledge.visual_facts import open_visual_facts
 from groundling.studies.knowledge.winoground import read_winoground
@@ -86,13 +86,13 @@ from groundling.studies.xdbert.grounded import (
     vocabulary_hash,
 )
 from groundling.tasks import Task
-from groundling.tasks.flickr_entities import captions as entity_captions
-from groundling.tasks.splits import manifest, read_manifest, write_manifest
-from groundling.tasks.table import own_task
+from groundling.tasks.flickr_entities import read_captions as entity_captions
+from groundling.tasks.splits import partition_manifest, read_manifest, write_manifest
+from groundling.tasks.table import table_task
 from groundling.tasks.vcr import ANSWER
-from groundling.training import held_out as watched
-from groundling.vision.detect import annotated
-from groundling.vision_language.loading import load_student
+from groundling.training import held_out_loss as watched
+from groundling.vision.boxes import read_annotated_boxes
+from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import read_weights
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
@@ -113,7 +113,7 @@ class Reader:
     """Whether the files carry checksums, so that every change is damage."""
     unsealed: tuple[str, ...] = ()
     """Names of those that carry none."""
-    flags: Flags = field(default_factory=Flags)
+    flags: ColumnFlags = field(default_factory=ColumnFlags)
     """What `data check` is told of columns."""
     kept: tuple[str, ...] = ()
     """Endings of files that are not mutated: another reader's."""
@@ -127,7 +127,16 @@ TASK_SPLITS = {
     "flickr30k": ("flickr30k", ("train", "val")),
 }
 """By task: its folder of a rendered world's, and splits."""
-WORLD_FLAGS = ["--train", "24", "--held", "24", "--world.scenes", "0", "--world.dev-scenes", "0"]
+WORLD_FLAGS = [
+    "--train",
+    "24",
+    "--eval-text",
+    "24",
+    "--world.scenes",
+    "0",
+    "--world.dev-scenes",
+    "0",
+]
 PIXELS = (".png", ".jpg")
 
 
@@ -139,13 +148,15 @@ class LazyFixture:
 
     def tasks(self) -> Path:
         return self.once(
-            "tasks", lambda out: main(["data", "tasks", *WORLD_FLAGS, "--out", str(out)])
+            "tasks", lambda out: main(["data", "make-tasks", *WORLD_FLAGS, "--out", str(out)])
         )
 
     def world(self) -> Path:
         flags = ["--nouns", "24", "--dev-nouns", "6", "--test-nouns", "8", "--scenes", "8"]
         flags += ["--dev-scenes", "4", "--sentences", "60", "--dev-sentences", "8"]
-        return self.once("world", lambda out: main(["data", "world", *flags, "--out", str(out)]))
+        return self.once(
+            "world", lambda out: main(["data", "make-world", *flags, "--out", str(out)])
+        )
 
     def shop(self) -> Path:
         return self.once("shop", _shop)
@@ -225,7 +236,7 @@ def _texts(shelf: LazyFixture) -> dict[str, Reader]:
     }
     made: dict[str, Reader] = {
         "text": Reader(
-            written("a.txt", "\n".join(said) + "\n"), lambda place: lines(place / "a.txt")
+            written("a.txt", "\n".join(said) + "\n"), lambda place: corpus_lines(place / "a.txt")
         ),
         "similarity pairs": Reader(
             written(
@@ -244,12 +255,12 @@ def _texts(shelf: LazyFixture) -> dict[str, Reader]:
                 checked=False,
             )
     made["tokenised texts"] = Reader(_tokenised, _texts_of, checked=False)
-    columns = OwnFile(text="question", label="answer", image="photo")
+    columns = TableTaskSettings(text="question", label="answer", image="photo")
     for ending, text in own.items():
         made[f"own {ending}"] = Reader(
             written(f"a.{ending}", text),
             partial(_own, name=f"a.{ending}", columns=columns),
-            flags=Flags(own=columns),
+            flags=ColumnFlags(own=columns),
         )
         made[f"rows to answer {ending}"] = Reader(
             written(f"a.{ending}", text),
@@ -273,7 +284,7 @@ def _packed(place: Path, ending: str, said: Sequence[str]) -> None:
 
 
 def _lines(place: Path, name: str) -> object:
-    return lines(place / name)
+    return corpus_lines(place / name)
 
 
 def _tokenised(place: Path) -> None:
@@ -285,21 +296,21 @@ def _texts_of(place: Path) -> object:
     text = place.with_name(f"{place.name}.txt")
     if not text.exists():
         homes.text(text, 6)
-    samples = corpus_samples([text], "lines", TextInput(homes.words(), 20), place)
+    samples = corpus_samples([text], "lines", TextRowEncoder(homes.words(), 20), place)
     return samples.get(range(len(samples)))
 
 
 def _asked_rows(place: Path, name: str) -> object:
     """What `predict` reads of each row; it hands the other columns on."""
-    header, rows = whole_rows(place / name, ("question", "photo"))
+    header, rows = read_all_columns(place / name, ("question", "photo"))
     try:
-        return [header, [texts_in(row, ("question", "photo")) for _, row in rows]]
+        return [header, [row_texts(row, ("question", "photo")) for _, row in rows]]
     except InputError as error:
         raise InputError(f"{place}: {error}") from None
 
 
-def _own(place: Path, name: str, columns: OwnFile) -> object:
-    task = own_task(place / name, columns)
+def _own(place: Path, name: str, columns: TableTaskSettings) -> object:
+    task = table_task(place / name, columns)
     return [task.form, *(task.read(place / name, split) for split in ("train", "dev"))]
 
 
@@ -429,13 +440,13 @@ def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
     )
     made["instances"] = Reader(
         copied(shelf.tasks, "refcoco+/instances.json"),
-        lambda place: annotated(place / "instances.json"),
+        lambda place: read_annotated_boxes(place / "instances.json"),
     )
     made["detections"] = Reader(
         _detections, lambda place: read_detections(place / "dets.json"), checked=False
     )
     made["VCR's metadata"] = Reader(
-        _metadata, lambda place: metadata(place / "1.json"), checked=False
+        _metadata, lambda place: read_vcr_objects(place / "1.json"), checked=False
     )
     made["partition"] = Reader(
         partial(_partition, shelf=shelf),
@@ -454,7 +465,7 @@ def _tasks(shelf: LazyFixture) -> dict[str, Reader]:
 
 
 def _task(place: Path, name: str, splits: tuple[str, ...]) -> object:
-    task = named("tasks", Task, name).at(place)
+    task = resolve("tasks", Task, name).with_answers_of(place)
     return [task.form, *(task.read(place, split) for split in splits)]
 
 
@@ -526,7 +537,9 @@ def _metadata(place: Path) -> None:
 def _partition(place: Path, shelf: LazyFixture) -> None:
     source = shelf.once("vcr files", vcr_files.folder)
     place.mkdir(parents=True)
-    write_manifest(place / "part.json", manifest(named("tasks", Task, "vcr"), source, 1, 0))
+    write_manifest(
+        place / "part.json", partition_manifest(resolve("tasks", Task, "vcr"), source, 1, 0)
+    )
 
 
 def _chosen(content: dict[str, Any]) -> object:
@@ -549,7 +562,7 @@ def _regions(shelf: LazyFixture) -> dict[str, Reader]:
         ),
         "region store to learn from": Reader(
             lambda place: standins.store(place, ["a", "b", "c"]),
-            lambda place: _regions_of(whole_store(place)),
+            lambda place: _regions_of(open_checked_store(place)),
             checked=False,
             sealed=True,
             unsealed=("manifest.json",),
@@ -622,7 +635,7 @@ def _shards(place: Path) -> None:
 
 
 def _records(store: ShardStore) -> object:
-    return [store.at(number) for number in range(len(store))]
+    return [store.record_at(number) for number in range(len(store))]
 
 
 def _imported(place: Path, ids: str | None = None) -> object:
@@ -705,26 +718,26 @@ def _as_msgpack(arrays: dict[str, np.ndarray]) -> bytes:
 
 def _models(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
-        "text encoder": (homes.student, load_student),
-        "sentence encoder": (homes.sentence_encoder, load_student),
-        "newer sentence encoder": (partial(homes.sentence_encoder, layout=6), load_student),
+        "text encoder": (homes.student, load_encoder),
+        "sentence encoder": (homes.sentence_encoder, load_encoder),
+        "newer sentence encoder": (partial(homes.sentence_encoder, layout=6), load_encoder),
         "CLIP": (homes.seeing_clip, _both_towers),
-        "CLIP with looks": (homes.seeing_clip, load_clip_looks),
-        "ViLT": (homes.vilt, load_student),
-        "VisualBERT": (partial(_single_stream, make=visualbert), load_student),
-        "VL-BERT": (partial(_single_stream, make=vlbert), load_student),
-        "UNITER": (partial(_single_stream, make=uniter), load_student),
-        "LXMERT": (_lxmert, load_student),
+        "CLIP with looks": (homes.seeing_clip, load_clip_towers),
+        "ViLT": (homes.vilt, load_encoder),
+        "VisualBERT": (partial(_single_stream, make=visualbert), load_encoder),
+        "VL-BERT": (partial(_single_stream, make=vlbert), load_encoder),
+        "UNITER": (partial(_single_stream, make=uniter), load_encoder),
+        "LXMERT": (_lxmert, load_encoder),
         "RoBERTa": (
             lambda place: homes.home(place, toys.roberta(600), toys.roberta_words()),
-            load_student,
+            load_encoder,
         ),
         "ModernBERT": (
             lambda place: homes.home(place, toys.modernbert(len(homes.words())), homes.words()),
-            load_student,
+            load_encoder,
         ),
-        "XDBERT": (_crossmodal, load_student),
-        "adapter": (partial(_adapter, shelf=shelf), load_student),
+        "XDBERT": (_crossmodal, load_encoder),
+        "adapter": (partial(_adapter, shelf=shelf), load_encoder),
         "encoder with a head": (_with_head, _head),
     }
     found = {
@@ -751,7 +764,7 @@ def _models(shelf: LazyFixture) -> dict[str, Reader]:
         },
         checked=False,
     )
-    found["what a model answers"] = Reader(_describe, described, checked=False)
+    found["what a model answers"] = Reader(_describe, read_description, checked=False)
     found["fine-tuned model"] = Reader(partial(_tuned, shelf=shelf), _opened_model, checked=False)
     found["fine-tuned model of another's task"] = Reader(
         partial(_tuned, shelf=shelf, told=False), _opened_model, checked=False
@@ -772,7 +785,7 @@ def _cut(tokenizer: Any) -> object:
 
 
 def _both_towers(place: Path) -> object:
-    towers, _ = load_two_towers(place)
+    towers, _ = load_clip_dual_encoder(place)
     return weights_sha256(towers)
 
 
@@ -788,25 +801,25 @@ def _lxmert(place: Path) -> None:
 def _crossmodal(place: Path) -> None:
     torch.manual_seed(0)
     text = load_text_encoder(homes.student(place.with_name(f"{place.name}-start")))
-    clip = clip_text(toys.clip(homes.pieces()))
-    CrossModal(text, clip, 1, homes.pieces()).export(place)
+    clip = make_clip_text_tower(toys.clip(homes.pieces()))
+    CrossModalEncoder(text, clip, 1, homes.pieces()).export(place)
 
 
 def _adapter(place: Path, shelf: LazyFixture) -> None:
     clip = shelf.once("clip", homes.seeing_clip)
     torch.manual_seed(0)
-    ClipAdapter(load_base(str(clip)), Adapting(adapter="mlp")).export(place)
+    ClipAdapter(load_adapter_base(str(clip)), AdapterSettings(adapter="mlp")).export(place)
 
 
 def _with_head(place: Path) -> None:
     homes.student(place)
     text = load_text_encoder(place)
-    save_heads(place, {LM_HEAD: LMHead(text.sizes.text, text.sizes.word_table)})
+    save_heads(place, {LM_HEAD: LMHead(text.sizes.text, text.sizes.input_embeddings)})
 
 
 def _head(place: Path) -> object:
     text = load_text_encoder(place)
-    head = LMHead(text.sizes.text, text.sizes.word_table)
+    head = LMHead(text.sizes.text, text.sizes.input_embeddings)
     for parameter in head.parameters():
         torch.nn.init.zeros_(parameter)
     return [load_head(place, head, LM_HEAD), weights_sha256(head)]
@@ -876,9 +889,9 @@ def _runs(shelf: LazyFixture) -> dict[str, Reader]:
     )
     return {
         "checkpoint": Reader(_checkpoint, _resumed, checked=False, sealed=True),
-        "result": Reader(written("result.json", json.dumps(heads)), finished, checked=False),
+        "result": Reader(written("result.json", json.dumps(heads)), read_result, checked=False),
         "finished runs": Reader(
-            _finished, lambda place: finished_runs.collect("a", place), checked=False
+            _finished, lambda place: finished_runs.collect_runs("a", place), checked=False
         ),
         "predictions": Reader(
             lambda place: _answers(place / "p.jsonl"),
@@ -977,7 +990,7 @@ def _vcr_run(place: Path, shelf: LazyFixture) -> None:
     """A finished seed of a run on VCR's answers."""
     data = shelf.once("vcr files", vcr_files.folder)
     rows = [
-        {"id": one.id, "official": one.official, "prediction": 1, "outputs": [0.0, 1.5, 1, -2]}
+        {"id": one.id, "official": one.official_id, "prediction": 1, "outputs": [0.0, 1.5, 1, -2]}
         for one in ANSWER.read(data, "val")
     ]
     put(place / "seed-0/result.json", json.dumps({"task": ANSWER.name, "seed": 0}))
@@ -998,10 +1011,10 @@ def _vcr_read(place: Path, shelf: LazyFixture) -> object:
 
 def _resumed_seeds(place: Path) -> object:
     """What a fine-tuning takes of the seeds that it did before, and an ensemble and a verdict of those of any run."""
-    task = named("tasks", Task, "glue/rte")
+    task = resolve("tasks", Task, "glue/rte")
     places = sorted(place.glob("seed-*"))
-    runs = [ended(one, lambda done: summary(task, [done], "")) for one in places]
-    collected = finished_runs.collect("a", place)
+    runs = [finished_result(one, lambda done: summary(task, [done], "")) for one in places]
+    collected = finished_runs.collect_runs("a", place)
     return [runs, collected, ensemble.members_of(str(place), task.name)]
 
 
@@ -1116,8 +1129,8 @@ def _looked_up(place: Path) -> object:
     net = WordNet(place)
     return [
         net.version,
-        [net.read(word) for word in WORDS],
-        [net.first(word, pos) for word in WORDS for pos in "nv"],
+        [net.most_frequent(word) for word in WORDS],
+        [net.first_synset(word, pos) for word in WORDS for pos in "nv"],
     ]
 
 
@@ -1142,12 +1155,12 @@ def _pictures(shelf: LazyFixture) -> dict[str, Reader]:
     made = {
         f"picture {ending}": Reader(
             partial(make, ending=ending, mode=mode),
-            lambda place, name=f"a.{ending}": decode(place / name, 8),
+            lambda place, name=f"a.{ending}": decode_image(place / name, 8),
         )
         for ending, mode in kinds.items()
     }
     made["picture of 16 bits"] = Reader(
-        partial(make, ending="png", mode="I;16"), lambda place: decode(place / "a.png", 8)
+        partial(make, ending="png", mode="I;16"), lambda place: decode_image(place / "a.png", 8)
     )
     return made
 

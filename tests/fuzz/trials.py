@@ -24,7 +24,7 @@ from mutations import FOREIGN, Kind, Mutation, mutated
 from readers import LazyFixture, Reader, readers, told
 
 from groundling.check import check
-from groundling.core.errors import InputError, in_one_line
+from groundling.core.errors import InputError, flatten_message
 
 PATIENCE = 5
 """Seconds of computing for one reading of files that take milliseconds."""
@@ -172,7 +172,11 @@ def guarded(call: Callable[[], Any], place: Path) -> tuple[str, str, Any]:
     except Hang:
         return "hang", _where(sys.exc_info()[1]), None
     except BaseException as error:
-        return "traceback", f"{type(error).__name__}: {in_one_line(error)} {_where(error)}", None
+        return (
+            "traceback",
+            f"{type(error).__name__}: {flatten_message(error)} {_where(error)}",
+            None,
+        )
 
 
 def _line(message: str, place: Path) -> tuple[str, str, Any]:

@@ -27,26 +27,26 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Batch, EncoderOutput, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
-from groundling.core.registry import named
-from groundling.data.samples import TextSamples
-from groundling.models.adapters import AdapterHead, ClipAdapter, load_base
+from groundling.core.registry import resolve
+from groundling.data.samples import TextDataset
+from groundling.models.adapters import AdapterHead, ClipAdapter, load_adapter_base
 from groundling.models.clip import FrozenClip
 from groundling.models.task_heads import HeadContext
-from groundling.settings.fields import changed, configured
-from groundling.settings.inputs import Adapting
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.input_settings import AdapterSettings
 from groundling.tasks import Task
-from groundling.teachers.loading import adapter_teacher_set
-from groundling.vision_language.loading import load_student
+from groundling.teachers.loading import load_adapter_teacher_set
+from groundling.vision_language.loading import load_encoder
 
 BRIEF = replace(STEPS, batch=4)
 WIDTH = 24
 """Of the tiny CLIP's embeddings."""
 ALL = {
-    "mlp 1": Adapting("mlp"),
-    "mlp 3": Adapting("mlp", 3),
-    "cosine 1": Adapting("mlp", 1, "cosine"),
-    "cosine 3": Adapting("mlp", 3, "cosine"),
-    "attention": Adapting("attention"),
+    "mlp 1": AdapterSettings("mlp"),
+    "mlp 3": AdapterSettings("mlp", 3),
+    "cosine 1": AdapterSettings("mlp", 1, "cosine"),
+    "cosine 3": AdapterSettings("mlp", 3, "cosine"),
+    "attention": AdapterSettings("attention"),
 }
 """Every row of Table 11."""
 FOUR = MultipleChoice(("0", "1", "2", "3"))
@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ]
         put(folder / f"snli-ve/snli_ve_{split}.jsonl", json_lines(*rows))
     names = [f"movie/{n}" for n in range(3)] + [str(n) for n in range(3)]
-    task = named("tasks", Task, "vqa").at(folder / "vqa")
+    task = resolve("tasks", Task, "vqa").with_answers_of(folder / "vqa")
     names += images_of(*(task.read(folder / "vqa", split) for split in ("train", *task.dev)))
     rng = np.random.default_rng(0)
     for name in dict.fromkeys(names):
@@ -78,7 +78,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def over(place: Path, adapting: Adapting = ALL["mlp 3"], **changes: Any) -> FinetuneConfig:
+def over(place: Path, adapting: AdapterSettings = ALL["mlp 3"], **changes: Any) -> FinetuneConfig:
     settings: dict[str, Any] = {
         "model": str(place / "clip"),
         "task": "vcr/answer",
@@ -87,7 +87,7 @@ def over(place: Path, adapting: Adapting = ALL["mlp 3"], **changes: Any) -> Fine
         "save_model": True,
         **vars(adapting),
     }
-    return configured(FinetuneConfig, **(settings | changes))
+    return make_settings(FinetuneConfig, **(settings | changes))
 
 
 # -- what it computes ------------------------------------------------------------
@@ -98,7 +98,7 @@ def features(rows: int) -> Batch:
     both = F.normalize(torch.randn(2, rows, WIDTH), dim=-1)
     return Batch(
         tuple(map(str, range(rows // 4))),
-        words=torch.zeros(rows, 1, dtype=torch.long),
+        word_type_ids=torch.zeros(rows, 1, dtype=torch.long),
         features={"clip_image": both[0], "clip_text": both[1]},
     )
 
@@ -141,12 +141,12 @@ def restated(model: ClipAdapter, head: AdapterHead, batch: Batch) -> torch.Tenso
 @pytest.mark.parametrize("name", ALL)
 def test_each_is_its_definition(name: str, place: Path) -> None:
     torch.manual_seed(1)
-    model = ClipAdapter(load_base(str(place / "clip")), ALL[name]).eval()
+    model = ClipAdapter(load_adapter_base(str(place / "clip")), ALL[name]).eval()
     head = AdapterHead(HeadContext(model.sizes, FOUR)).eval()
     batch = features(8)
     assert (batch.rows, batch.choices) == (8, 4)
     encoded = model(batch)
-    assert encoded.pooled.shape == (8, model.sizes.pooled)
+    assert encoded.pooler_output.shape == (8, model.sizes.pooler_output)
     ours = head(encoded, batch).double()
     assert ours.shape == (8, 1)
     torch.testing.assert_close(ours, restated(model, head, batch), rtol=0, atol=1e-4)
@@ -162,11 +162,11 @@ def test_each_is_its_definition(name: str, place: Path) -> None:
 
 
 def test_a_cosine_starts_from_clips_scale_and_tells_no_thousands_apart(place: Path) -> None:
-    base = load_base(str(place / "clip"))
+    base = load_adapter_base(str(place / "clip"))
     model = ClipAdapter(base, ALL["cosine 1"])
     assert model.scale.item() == base.text.logit_scale.item() and model.scale.requires_grad
     three = AdapterHead(HeadContext(model.sizes, Classification(("a", "b", "c"))))
-    assert three(EncoderOutput(pooled=torch.ones(2, 1)), features(4)).shape == (2, 3)
+    assert three(EncoderOutput(pooler_output=torch.ones(2, 1)), features(4)).shape == (2, 3)
     with pytest.raises(InputError, match="this task has 5 answers; pass --fusion concat"):
         AdapterHead(HeadContext(model.sizes, OpenAnswer(tuple("abcde"))))
 
@@ -183,7 +183,7 @@ def test_each_learns_vcr_and_is_saved(name: str, place: Path, tmp_path: Path) ->
     assert not (tmp_path / "out/teacher").exists() and digests(place / "clip") == before
     folder = tmp_path / "out/seed-0/model"
     weights = load_file(folder / "adapter.safetensors")
-    again = load_student(folder)
+    again = load_encoder(folder)
     assert isinstance(again, ClipAdapter) and again.options == ALL[name]
     assert weights.keys() == again.state_dict().keys()
     for key, value in again.state_dict().items():
@@ -191,7 +191,7 @@ def test_each_learns_vcr_and_is_saved(name: str, place: Path, tmp_path: Path) ->
     other = load_file(tmp_path / "out/seed-1/model/adapter.safetensors")
     assert not weights or any(not torch.equal(weights[key], other[key]) for key in weights)
     # training goes on from the folder, which says what CLIP it is
-    more = changed(over(place), model=str(folder), adapter="none", adapter_layers=1)
+    more = replace_settings(over(place), model=str(folder), adapter="none", adapter_layers=1)
     finetune(more, BRIEF, tmp_path / "more")
     assert all("task" in line for line in log_of(tmp_path / "more/seed-0"))
 
@@ -208,7 +208,7 @@ def test_clip_is_asked_once_and_never_trained(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = Counter[str]()
-    real = FrozenClip.pictures
+    real = FrozenClip.encode_images
 
     def pictures(self: Any, batch: Batch, names: Any) -> Any:
         asked.update(dict.fromkeys(names, 1))
@@ -217,7 +217,7 @@ def test_clip_is_asked_once_and_never_trained(
         assert not any(p.requires_grad for p in (*self.image.parameters(), *self.text.parameters()))
         return real(self, batch, names)
 
-    monkeypatch.setattr(FrozenClip, "pictures", pictures)
+    monkeypatch.setattr(FrozenClip, "encode_images", pictures)
     finetune(over(place, seeds=2, teacher_cache=str(tmp_path / "kept")), BRIEF, tmp_path / "out")
     assert len(asked) == 3 and set(asked.values()) == {1}, "training and evaluation share pictures"
     folders = (tmp_path / "kept").iterdir()
@@ -235,13 +235,13 @@ def test_clip_is_asked_once_and_never_trained(
 
 def test_what_an_adapter_reads_is_transformers_own(place: Path, tmp_path: Path) -> None:
     config = over(place)
-    task = named("tasks", Task, "vcr/answer")
-    model = ClipAdapter(load_base(config.model), config.adapting)
+    task = resolve("tasks", Task, "vcr/answer")
+    model = ClipAdapter(load_adapter_base(config.model), config.adapter_settings)
     examples = task.read(place / "vcr", "val")[:2]
-    teachers = adapter_teacher_set(
-        model.base, config.settings.targeted, torch.device("cpu"), tmp_path
+    teachers = load_adapter_teacher_set(
+        model.base, config.settings.targeted_distillation, torch.device("cpu"), tmp_path
     )
-    samples, live = teachers.wrap(TextSamples(examples, *model.inputs(20)))
+    samples, live = teachers.wrap(TextDataset(examples, *model.inputs(20)))
     assert not live
     batch = collate(samples.get([0, 1]))
     assert batch.rows == 8 and batch.text is None
@@ -268,7 +268,7 @@ def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) ->
 
 def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
     with pytest.raises(InputError) as told:
-        finetune(changed(config, **changes), BRIEF, out)
+        finetune(replace_settings(config, **changes), BRIEF, out)
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -278,9 +278,9 @@ def refusal(config: FinetuneConfig, out: Path, **changes: Any) -> str:
     [
         ({"teacher_images": ""}, "--adapter mlp needs --teacher-images FOLDER"),
         ({"regions": "store"}, "--regions store: --adapter mlp reads"),
-        ({"join": "uniter"}, "--join uniter: --adapter"),
+        ({"join": "uniter"}, "--architecture uniter: --adapter"),
         ({"objectives": ("td_text",), "teacher": "x"}, "--teacher x: --adapter"),
-        ({"inner": "villa"}, "--inner villa: --adapter"),
+        ({"inner": "villa"}, "--training-step villa: --adapter"),
         ({"td_weight": 1.0}, "CLIP-TD's other settings say nothing"),
         ({"space": "pre_projection"}, "CLIP-TD's other settings say"),
         ({"adapter_layers": 2}, "--adapter-layers = 2, expected one of 1, 3"),
@@ -317,7 +317,7 @@ def test_models_that_are_no_clip(place: Path, tmp_path: Path) -> None:
 def test_a_damaged_folder_or_another_clip(place: Path, tmp_path: Path) -> None:
     finetune(over(place), BRIEF, tmp_path / "out")
     folder = tmp_path / "out/seed-0/model"
-    plain = over(place, Adapting(), model=str(folder))
+    plain = over(place, AdapterSettings(), model=str(folder))
     told = refusal(plain, tmp_path / "no", adapter="mlp")
     assert told == f"{folder}: an adapter over CLIP already; leave --adapter out"
     told = refusal(plain, tmp_path / "no", teacher_images="")

@@ -12,17 +12,17 @@ import torch
 import toys
 from torch import Tensor, nn
 
-from groundling.core.batch import Batch, Example, Windows, collate
+from groundling.core.batch import Batch, ClipWindows, Example, collate
 from groundling.core.errors import InputError
-from groundling.data.samples import TextSamples, WindowInput
-from groundling.models.attention import AttentionMap, PositionKind, watching
-from groundling.models.clip import ClipEncoder
-from groundling.models.text import TextEncoder
+from groundling.data.samples import ClipRowEncoder, TextDataset
+from groundling.models.attention import AttentionMap, PositionKind, capture_attention
+from groundling.models.clip import ClipTextEncoder
+from groundling.models.text_encoder import TextEncoder
 
 ENCODERS = ("bert", "roberta", "electra", "deberta", "modernbert")
 TEXTS = [
     Example("short", "a dog"),
-    Example("pair", "a red dog runs", pair="two cats wait on the beach"),
+    Example("pair", "a red dog runs", text_pair="two cats wait on the beach"),
     Example("long", " ".join(toys.sentences()[:3])),
 ]
 LAYERS = 2
@@ -31,7 +31,7 @@ LAYERS = 2
 
 def read(model: Any) -> Batch:
     """The same three texts for any student, two of them padded."""
-    return collate(TextSamples(TEXTS, *model.inputs(48)).get(range(len(TEXTS))))
+    return collate(TextDataset(TEXTS, *model.inputs(48)).get(range(len(TEXTS))))
 
 
 def theirs(encoder: Any, **inputs: Tensor) -> tuple[Tensor, ...]:
@@ -44,9 +44,9 @@ def theirs(encoder: Any, **inputs: Tensor) -> tuple[Tensor, ...]:
 
 def of_text(model: TextEncoder, batch: Batch) -> dict[str, Tensor]:
     assert batch.text is not None
-    inputs = {"input_ids": batch.text.ids, "attention_mask": batch.text.mask.long()}
+    inputs = {"input_ids": batch.text.input_ids, "attention_mask": batch.text.attention_mask.long()}
     if model.has_types:
-        inputs["token_type_ids"] = batch.text.types
+        inputs["token_type_ids"] = batch.text.token_type_ids
     return inputs
 
 
@@ -74,20 +74,22 @@ def test_places_say_what_rows_and_columns_are(name: str, student: Any) -> None:
     told: list[AttentionMap] = []
     model(batch, attention=told.append)
     for one in told:
-        assert torch.equal(one.rows.holds, one.columns.holds)
-        assert one.weights.shape[2:] == one.rows.holds.shape[1:] * 2
-        inside = one.columns.holds != PositionKind.PADDING
-        assert torch.equal(inside, batch.text.mask)
+        assert torch.equal(one.rows.kinds, one.columns.kinds)
+        assert one.weights.shape[2:] == one.rows.kinds.shape[1:] * 2
+        inside = one.columns.kinds != PositionKind.PADDING
+        assert torch.equal(inside, batch.text.attention_mask)
         assert inside.sum(1).unique().numel() == len(TEXTS), "the texts differ in length"
         # A padded column is never looked at; what a padded row says means nothing.
         rows = one.weights.transpose(1, 2)[inside]
         assert rows.sum(-1) == pytest.approx(1, abs=1e-5)
         assert not rows.masked_select(~inside.repeat_interleave(inside.sum(1), 0)[:, None]).any()
-        special = one.columns.holds == PositionKind.SPECIAL
-        assert torch.equal(special, batch.text.special & batch.text.mask)
-        assert torch.equal(one.columns.number[0], torch.arange(inside.shape[1]))
+        special = one.columns.kinds == PositionKind.SPECIAL
+        assert torch.equal(special, batch.text.special_tokens_mask & batch.text.attention_mask)
+        assert torch.equal(one.columns.indices[0], torch.arange(inside.shape[1]))
     # [CLS] a dog [SEP], or each family's own.
-    assert (told[0].rows.holds[0] == PositionKind.PIECE).sum() == batch.text.mask[0].sum() - 2
+    assert (told[0].rows.kinds[0] == PositionKind.PIECE).sum() == batch.text.attention_mask[
+        0
+    ].sum() - 2
 
 
 @pytest.mark.parametrize("name", ENCODERS)
@@ -99,7 +101,7 @@ def test_watching_changes_nothing(name: str, student: Any) -> None:
         plain = model(batch).text
         watched = model(batch, attention=lambda one: None).text
         again = model(batch).text
-    inside = batch.text.mask
+    inside = batch.text.attention_mask
     torch.testing.assert_close(watched[inside], plain[inside], rtol=0, atol=1e-5)
     assert torch.equal(again, plain)
     assert model.encoder.config._attn_implementation == before
@@ -122,13 +124,13 @@ def test_an_error_while_watching_leaves_the_encoder_as_it_was(student: Any) -> N
 # -- CLIP-like towers --------------------------------------------------------------------------------------------------
 
 
-def tower_maps(clip: nn.Module, windows: Windows) -> tuple[Tensor, ...]:
-    pieces = windows.ids.shape[1]
+def tower_maps(clip: nn.Module, windows: ClipWindows) -> tuple[Tensor, ...]:
+    pieces = windows.input_ids.shape[1]
     full = clip.fixed_length or pieces
-    ids = nn.functional.pad(windows.ids, (0, full - pieces), value=windows.pad)
+    ids = nn.functional.pad(windows.input_ids, (0, full - pieces), value=windows.pad_token_id)
     inputs = {"input_ids": ids}
     if not clip.fixed_length:
-        inputs["attention_mask"] = windows.mask.long()
+        inputs["attention_mask"] = windows.attention_mask.long()
     return tuple(map_[:, :, :pieces, :pieces] for map_ in theirs(clip.tower, **inputs))
 
 
@@ -136,17 +138,19 @@ def tower_maps(clip: nn.Module, windows: Windows) -> tuple[Tensor, ...]:
 @torch.no_grad()
 def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
     clip, words = tower(name)
-    samples = TextSamples(TEXTS, None, WindowInput(words, clip.window)).get(range(len(TEXTS)))
+    samples = TextDataset(TEXTS, None, ClipRowEncoder(words, clip.window_index)).get(
+        range(len(TEXTS))
+    )
     windows = collate(samples).clip
-    assert len(windows.ids) > len(TEXTS)
+    assert len(windows.input_ids) > len(TEXTS)
     told: list[AttentionMap] = []
     clip(windows, told.append)
     expected = tower_maps(clip, windows)
     assert [(one.name, one.layer) for one in told] == [("self", n) for n in range(len(expected))]
     for one, weights in zip(told, expected, strict=True):
         torch.testing.assert_close(one.weights, weights, rtol=0, atol=0)
-        assert torch.equal(one.rows.holds != PositionKind.PADDING, windows.mask)
-        edges = [one.rows.holds[n, int(last)].item() for n, last in enumerate(windows.last)]
+        assert torch.equal(one.rows.kinds != PositionKind.PADDING, windows.attention_mask)
+        edges = [one.rows.kinds[n, int(last)].item() for n, last in enumerate(windows.eot_index)]
         assert edges == [PositionKind.SPECIAL] * len(edges), "every window ends with its end token"
     plain = clip(windows)
     for one, other in zip(plain, clip(windows, lambda map_: None), strict=True):
@@ -157,7 +161,7 @@ def test_maps_of_a_tower_are_hfs(name: str, tower: Any) -> None:
 @torch.no_grad()
 def test_a_tower_as_a_student_tells_the_same(name: str, tower: Any) -> None:
     clip, words = tower(name)
-    model = ClipEncoder(clip, words).eval()
+    model = ClipTextEncoder(clip, words).eval()
     batch = read(model)
     told: list[AttentionMap] = []
     watched = model(batch, attention=told.append)
@@ -165,7 +169,7 @@ def test_a_tower_as_a_student_tells_the_same(name: str, tower: Any) -> None:
     assert len(told) == len(expected)
     for one, weights in zip(told, expected, strict=True):
         torch.testing.assert_close(one.weights, weights, rtol=0, atol=0)
-    torch.testing.assert_close(watched.pooled, model(batch).pooled, rtol=0, atol=1e-5)
+    torch.testing.assert_close(watched.pooler_output, model(batch).pooler_output, rtol=0, atol=1e-5)
 
 
 # -- both together -----------------------------------------------------------------------------------------------------
@@ -179,11 +183,11 @@ def test_a_cross_modal_model_tells_four_maps_a_layer(cross: Any) -> None:
     told: list[AttentionMap] = []
     watched = cross(batch, attention=told.append)
     assert [(one.layer, one.name) for one in told] == [(n, name) for n in (0, 1) for name in FOUR]
-    masks = {"text": batch.text.mask, "clip": batch.clip.key_mask}
+    masks = {"text": batch.text.attention_mask, "clip": batch.clip.key_mask}
     for one in told:
         reader, _, seen = one.name.partition(" over ")
-        assert torch.equal(one.rows.holds != PositionKind.PADDING, masks[reader])
-        assert torch.equal(one.columns.holds != PositionKind.PADDING, masks[seen])
+        assert torch.equal(one.rows.kinds != PositionKind.PADDING, masks[reader])
+        assert torch.equal(one.columns.kinds != PositionKind.PADDING, masks[seen])
         assert one.weights.shape == (3, 2 if reader == "text" else 1, *_sides(masks, reader, seen))
         assert one.weights.sum(-1) == pytest.approx(1, abs=1e-5)
         assert not one.weights.masked_select(~masks[seen][:, None, None, :]).any()
@@ -261,7 +265,7 @@ def test_no_layer_is_kept_while_the_next_is_told(
         model = student(name)
         batch = read(model)
     else:
-        model = ClipEncoder(*tower(name)).eval()
+        model = ClipTextEncoder(*tower(name)).eval()
         batch = read(model)
     forgets = Forgets()
     encoded = model(batch, attention=forgets)
@@ -298,6 +302,6 @@ def test_an_encoder_that_knows_no_eager_attention_is_one_line(student: Any) -> N
     model = Convolutional()
     with (
         pytest.raises(InputError, match="gives no attention maps"),
-        watching(model, lambda layer, weights: None),
+        capture_attention(model, lambda layer, weights: None),
     ):
         model(torch.zeros(1, 2, 3))

@@ -19,9 +19,9 @@ from transformers import AutoModel
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.models.loading import load_config, load_processor, load_tokenizer, load_weights
-from groundling.models.text import load_text_encoder
-from groundling.vision_language.loading import load_student
-from groundling.vision_language.single_stream import described_join
+from groundling.models.text_encoder import load_text_encoder
+from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.single_stream import read_join_description
 from groundling.vision_language.uniter import uniter
 
 
@@ -219,7 +219,7 @@ def test_e14_what_a_model_folder_says_of_pixels_and_regions_is_looked_at(tmp_pat
         '{"kind": "uniter", "early": true, "options": {}, "regions_from": [[]]}',
     )
     with pytest.raises(InputError, match="'regions_from' is missing, or of another type"):
-        described_join(tmp_path)
+        read_join_description(tmp_path)
 
 
 def test_e14_a_model_folder_is_named_whatever_is_wrong_in_it(tmp_path: Path) -> None:
@@ -228,9 +228,9 @@ def test_e14_a_model_folder_is_named_whatever_is_wrong_in_it(tmp_path: Path) -> 
     about["options"] |= {"text_types": [0, 9]}
     put(tmp_path / "join.json", json.dumps(about))
     with pytest.raises(InputError, match=f"{tmp_path}: the join does not fit .*segments"):
-        load_student(tmp_path)
+        load_encoder(tmp_path)
     folder = homes.home(tmp_path / "modern", toys.modernbert(len(homes.words())), homes.words())
     about = json.loads((folder / "config.json").read_text())
     put(folder / "config.json", json.dumps(about | {"classifier_activation": "geLu"}))
     with pytest.raises(InputError, match=f"{folder}: a modernbert model with the unknown act"):
-        load_student(folder)
+        load_encoder(folder)

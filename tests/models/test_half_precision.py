@@ -14,13 +14,13 @@ import transformers as hf
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.models.loading import precision_note
-from groundling.models.text import load_text_encoder
-from groundling.settings.fields import configured
+from groundling.models.text_encoder import load_text_encoder
+from groundling.settings.fields import make_settings
 
 
 def adapted(student: Path, tmp_path: Path, **settings: Any) -> dict[str, Any]:
     text = homes.text(tmp_path / "text.txt", 16)
-    config = configured(
+    config = make_settings(
         AdaptConfig, student=str(student), **{"arm": "mlm", "text": (str(text),), **settings}
     )
     return adapt(config, homes.STEPS, tmp_path / "out")

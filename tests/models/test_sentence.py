@@ -19,22 +19,28 @@ from safetensors.torch import load_file, save_file
 from scipy.stats import spearmanr
 from transformers import AutoModel, AutoTokenizer
 
-from groundling.command_line.names import arm_of
+from groundling.command_line.registered_names import parse_arm
 from groundling.commands.adapt import ADAPTING, AdaptConfig
 from groundling.commands.adapt import COMMAND as adapt
-from groundling.commands.adapt.evaluation import agreement, read_pairs
+from groundling.commands.adapt.evaluation import read_pairs, similarity_agreement
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.data.samples import TextSamples
-from groundling.models.sentence import POOLS, Pooling, load_sentence, normalized, pooled_by
-from groundling.models.text import load_text_encoder
-from groundling.objectives.distill import Distill
-from groundling.objectives.retain import Retain
+from groundling.data.samples import TextDataset
+from groundling.models.sentence_modules import (
+    POOLS,
+    Pooling,
+    load_sentence_modules,
+    make_sentence_modules,
+    unit_length,
+)
+from groundling.models.text_encoder import load_text_encoder
+from groundling.objectives.embedding_retention import EmbeddingRetention
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.prediction.similarity import sentence_vectors
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainConfig
 from groundling.teachers.text import FrozenCopy
-from groundling.training.optimizers import optimizer_of, set_rates
+from groundling.training.optimizers import make_optimizer, set_learning_rates
 
 CARRIED = (
     "modules.json",
@@ -84,7 +90,7 @@ def test_a_folder_of_any_version_stays_as_it_is(tmp_path: Path, layout: int, mod
         before, after = (json.loads((at / name).read_text()) for at in (folder, tmp_path / "out"))
         assert before == after, name
     AutoModel.from_pretrained(tmp_path / "out")
-    assert load_text_encoder(tmp_path / "out").sentence.after == (normalized,)
+    assert load_text_encoder(tmp_path / "out").sentence.post_pooling == (unit_length,)
 
 
 def test_an_encoder_in_a_folder_of_its_own_is_written_beside_the_modules(tmp_path: Path) -> None:
@@ -141,12 +147,12 @@ def with_dense(folder: Path, activation: str = "activation.Tanh", **more: object
 def test_dense_and_unit_length_follow(tmp_path: Path) -> None:
     folder = with_dense(homes.sentence_encoder(tmp_path / "given"))
     text = load_text_encoder(folder).eval()
-    batch = collate(TextSamples([Example("a", "a red dog")], *text.inputs(24)).get([0]))
+    batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
     states = text(batch).text
     weights = load_file(folder / "2_Dense/model.safetensors")
     mean = states[0].mean(0)
     dense = torch.tanh(weights["linear.weight"] @ mean + weights["linear.bias"])
-    found = text.sentence.vectors(states, batch.text.mask)
+    found = text.sentence.vectors(states, batch.text.attention_mask)
     torch.testing.assert_close(found[0], dense / dense.norm())
     torch.testing.assert_close(text(batch).sentence[0], mean)
     text.export(tmp_path / "out")
@@ -242,10 +248,10 @@ def test_texts_are_lower_cased_where_the_folder_says_so(tmp_path: Path) -> None:
     homes.home(folder, toys.roberta(len(tokenizer)), tokenizer)
     edited(folder, "sentence_bert_config.json", lambda c: c.update(do_lower_case=True))
     ids = [
-        collate(TextSamples([Example("a", one)], *load_text_encoder(folder).inputs(24)).get([0]))
+        collate(TextDataset([Example("a", one)], *load_text_encoder(folder).inputs(24)).get([0]))
         for one in ("A Red DOG", "a red dog")
     ]
-    assert ids[0].text.ids.tolist() == ids[1].text.ids.tolist()
+    assert ids[0].text.input_ids.tolist() == ids[1].text.input_ids.tolist()
 
 
 # -- adapting ----------------------------------------------------------------------------------------------------------
@@ -267,7 +273,7 @@ def given(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(given: Path) -> AdaptConfig:
-    return configured(
+    return make_settings(
         AdaptConfig,
         student=str(given / "student"),
         teacher=str(given / "teacher"),
@@ -286,7 +292,10 @@ def test_adapting_leaves_a_sentence_encoder(
     pairs = read_pairs(given / "pairs.tsv")
     for when, folder in (("before", given / "student"), ("after", tmp_path / "model")):
         text = load_text_encoder(folder)
-        assert result["retention"][when] == agreement(text, text.sentence, pairs)["spearman"]
+        assert (
+            result["retention"][when]
+            == similarity_agreement(text, text.sentence, pairs)["spearman"]
+        )
     assert result["retention"]["pooling"] == "mean"
     assert "projected" not in result["retention"]
     said = capsys.readouterr().err
@@ -297,14 +306,14 @@ def test_adapting_leaves_a_sentence_encoder(
 
 def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) -> None:
     text = load_text_encoder(given / "student").eval()
-    batch = collate(TextSamples([Example("a", "a red dog")], *text.inputs(24)).get([0]))
+    batch = collate(TextDataset([Example("a", "a red dog")], *text.inputs(24)).get([0]))
     encoded = text(batch)
     sizes = text.sizes._replace(teacher=8)
-    own = Distill(sizes, pool="own")._sentences(encoded, batch)
+    own = FeatureDistillation(sizes, pool="own")._sentences(encoded, batch)
     torch.testing.assert_close(own[0], encoded.text[0].mean(0))
-    inner = Distill(sizes, pool="mean")._sentences(encoded, batch)
+    inner = FeatureDistillation(sizes, pool="mean")._sentences(encoded, batch)
     torch.testing.assert_close(inner[0], encoded.text[0, 1:-1].mean(0))
-    plain = Distill(sizes._replace(sentence=0), pool="own")._sentences(encoded, batch)
+    plain = FeatureDistillation(sizes._replace(sentence=0), pool="own")._sentences(encoded, batch)
     torch.testing.assert_close(plain[0], encoded.text[0, 0])
 
 
@@ -312,7 +321,7 @@ def test_what_is_pooled_is_what_is_taught(settings: AdaptConfig, given: Path) ->
 def test_a_kept_projection_speaks_the_teachers_space(
     settings: AdaptConfig, given: Path, tmp_path: Path, student: str, pool: str
 ) -> None:
-    config = changed(
+    config = replace_settings(
         settings, student=str(given / student), pool=pool, keep_projection=True, masked_lm=False
     )
     result = adapt(config, STEPS, tmp_path)
@@ -341,15 +350,15 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
     settings: AdaptConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[torch.Tensor] = []
-    forward = Distill.forward
+    forward = FeatureDistillation.forward
 
-    def told(self: Distill, encoded: object, batch: object) -> object:
+    def told(self: FeatureDistillation, encoded: object, batch: object) -> object:
         seen.append(batch.features["sentence"])
         return forward(self, encoded, batch)
 
-    monkeypatch.setattr(Distill, "forward", told)
+    monkeypatch.setattr(FeatureDistillation, "forward", told)
     text = put(tmp_path / "one.txt", "a red dog\n")
-    config = changed(settings, text=(str(text),), keep_projection=True, retention="")
+    config = replace_settings(settings, text=(str(text),), keep_projection=True, retention="")
     adapt(config, replace(STEPS, steps=1, batch=1), tmp_path / "out")
     tower = AutoModel.from_pretrained(settings.teacher)
     tokens = AutoTokenizer.from_pretrained(settings.teacher)("a red dog", return_tensors="pt")
@@ -361,13 +370,13 @@ def test_the_targets_of_a_kept_projection_are_the_teachers_own(
 def test_what_does_not_go_together_is_refused(settings: AdaptConfig, tmp_path: Path) -> None:
     for words, complaint in (
         ({"arm": "mlm", "keep_projection": True}, "--keep-projection: --arm mlm trains no"),
-        ({"sentence": 0.0, "keep_projection": True}, "--sentence share above 0"),
+        ({"sentence": 0.0, "keep_projection": True}, "--sentence-weight share above 0"),
         ({"arm": "mlm", "masked_lm": False}, "--no-masked-lm: --arm mlm is mlm"),
         ({"arm": "xdbert", "masked_lm": False}, "--no-masked-lm: --arm xdbert is joint_mlm"),
     ):
         with pytest.raises(InputError, match=complaint):
-            adapt(changed(settings, **words), STEPS, tmp_path)
-    assert arm_of("contrastive", masked_lm=False).names == ["contrastive"]
+            adapt(replace_settings(settings, **words), STEPS, tmp_path)
+    assert parse_arm("contrastive", masked_lm=False).names == ["contrastive"]
 
 
 # -- staying what it was -------------------------------------------------------------------------------------------
@@ -387,24 +396,24 @@ def test_a_sentence_encoder_is_held_where_it_was(settings: AdaptConfig, tmp_path
     close = {}
     for weight in (0.0, 100.0):
         out = tmp_path / str(weight)
-        config = changed(settings, retain=weight, retention="")
+        config = replace_settings(settings, retain=weight, retention="")
         result = adapt(config, replace(STEPS, steps=12), out)
-        assert ("retain" in result["last"]) == bool(weight)
-        assert any("--retain" in note for note in result["notes"]) == bool(weight)
+        assert ("retain" in result["train_metrics"]) == bool(weight)
+        assert any("--retain-weight" in note for note in result["notes"]) == bool(weight)
         close[weight] = mean_cosine(Path(settings.student), out / "model", texts)
     assert close[100.0] > close[0.0]
 
 
 def test_it_is_its_own_teacher(settings: AdaptConfig, given: Path) -> None:
     text = load_text_encoder(given / "student").eval()
-    samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
+    samples = TextDataset([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
     rows = samples.get([0, 1])
     before = FrozenCopy(text)
     expected, _ = sentence_vectors(text, text.sentence, ["a red dog", "two cats"])
     told = before.features(collate(before.inputs(rows)))["as_it_was"]
     torch.testing.assert_close(told, expected)
     batch = replace(collate(rows), features={"as_it_was": told})
-    objective = Retain(text.sizes)
+    objective = EmbeddingRetention(text.sizes)
     text.requires_grad_(False)
     assert float(objective(text(batch), batch)["retain"]) == pytest.approx(0.0, abs=1e-6)
     with torch.no_grad():
@@ -420,13 +429,15 @@ def test_a_plain_encoder_has_nothing_to_retain(
     settings: AdaptConfig, given: Path, tmp_path: Path
 ) -> None:
     result = adapt(
-        changed(settings, student=str(given / "plain"), retention=""), STEPS, tmp_path / "plain"
+        replace_settings(settings, student=str(given / "plain"), retention=""),
+        STEPS,
+        tmp_path / "plain",
     )
-    assert "retain" not in result["last"]
+    assert "retain" not in result["train_metrics"]
     with pytest.raises(InputError, match="no sentence vectors to retain"):
         FrozenCopy(load_text_encoder(given / "plain"))
-    with pytest.raises(InputError, match=r"--retain = -1\.0, expected at least 0"):
-        adapt(changed(settings, retain=-1.0), STEPS, tmp_path / "negative")
+    with pytest.raises(InputError, match=r"--retain-weight = -1\.0, expected at least 0"):
+        adapt(replace_settings(settings, retain=-1.0), STEPS, tmp_path / "negative")
 
 
 # -- retention ---------------------------------------------------------------------------------------------------------
@@ -443,9 +454,9 @@ def test_agreement_is_spearmans_of_cosines(given: Path) -> None:
         torch.cosine_similarity(vectors[n], vectors[n + 1], dim=0).item() for n in range(0, 12, 2)
     ]
     expected = spearmanr(cosines, pairs.similarities).statistic
-    found = agreement(text, pooled_by("cls", 32, 40), pairs)
+    found = similarity_agreement(text, make_sentence_modules("cls", 32, 40), pairs)
     assert found == {"spearman": pytest.approx(expected, abs=1e-4), "cut": 0}
-    assert agreement(text, pooled_by("cls", 32, 4), pairs)["cut"] > 0
+    assert similarity_agreement(text, make_sentence_modules("cls", 32, 4), pairs)["cut"] > 0
 
 
 def test_pairs_are_sts_b_or_ones_own(tmp_path: Path) -> None:
@@ -476,14 +487,17 @@ def test_other_pairs_are_refused(tmp_path: Path, content: str, complaint: str) -
 
 def test_a_share_of_the_steps_is_a_head_start() -> None:
     rates = []
-    for config in (TrainConfig(head_share=0.2, lr=1.0), TrainConfig(head_start=4, lr=1.0)):
+    for config in (
+        TrainConfig(freeze_encoder_ratio=0.2, lr=1.0),
+        TrainConfig(freeze_encoder_steps=4, lr=1.0),
+    ):
         module = torch.nn.Module()
         module.model = torch.nn.Linear(2, 2)
         module.objectives = torch.nn.Linear(2, 2)
-        optimizer = optimizer_of(module, config)
+        optimizer = make_optimizer(module, config)
         rates.append([])
         for step in range(20):
-            set_rates(optimizer, config, step, 20, 20.0)
+            set_learning_rates(optimizer, config, step, 20, 20.0)
             rates[-1].append([(group["head"], group["lr"]) for group in optimizer.param_groups])
     assert rates[0] == rates[1]
     assert [dict(rate)[False] > 0 for rate in rates[0]] == [False] * 4 + [True] * 16
@@ -495,7 +509,7 @@ def test_published_sweeps_do_not_follow_the_defaults() -> None:
         content = tomllib.loads((ROOT / "sweeps" / name).read_text())["adapt"]
         pinned = replace(ADAPTING, **{k: content[k] for k in ("lr", "head_lr")})
         assert (pinned.lr, pinned.head_lr) == (lr, 1.0)
-        assert content.get("head_start") or content["head_share"] == 0
+        assert content.get("freeze_encoder_steps") or content["freeze_encoder_ratio"] == 0
     assert tomllib.loads((ROOT / "sweeps/real.toml").read_text())["adapt"]["pool"] == "cls"
 
 
@@ -513,14 +527,14 @@ def test_sentence_transformers_loads_what_was_adapted(
     for keep in (False, True):
         out = tmp_path / f"out-{keep}"
         adapt(
-            changed(settings, student=str(student), keep_projection=keep),
+            replace_settings(settings, student=str(student), keep_projection=keep),
             replace(STEPS, steps=1),
             out,
         )
         text = load_text_encoder(out / "model").eval()
-        samples = TextSamples([Example(one, one) for one in texts], *text.inputs(24))
+        samples = TextDataset([Example(one, one) for one in texts], *text.inputs(24))
         batch = collate(samples.get(range(4)))
-        ours = text.sentence.vectors(text(batch).text, batch.text.mask)
+        ours = text.sentence.vectors(text(batch).text, batch.text.attention_mask)
         found = Theirs(str(out / "model"), device="cpu")
         torch.testing.assert_close(
             torch.tensor(found.encode(texts)), ours.detach(), atol=1e-5, rtol=0
@@ -542,9 +556,9 @@ def test_sentence_transformers_loads_what_was_adapted(
 def test_settings_that_are_no_settings(
     file: str, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    pooled_by("mean", 8, 16).write(tmp_path)
+    make_sentence_modules("mean", 8, 16).write(tmp_path)
     settings = json.loads((tmp_path / file).read_text()) | {"default_prompt_name": "q"} | change
     (tmp_path / file).write_text(json.dumps(settings))
     with pytest.raises(InputError) as caught:
-        load_sentence(tmp_path, 8)
+        load_sentence_modules(tmp_path, 8)
     assert message in str(caught.value) and "\n" not in str(caught.value)

@@ -14,10 +14,10 @@ from builders.lm_families import ALL
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
-from groundling.models.clip import load_clip_text
-from groundling.models.crossmodal import cross_layers
+from groundling.models.clip import load_clip_text_tower
+from groundling.models.cross_modal import make_cross_modal_layers
 from groundling.models.heads import LM_HEADS
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 
 SHORT = replace(homes.STEPS, steps=2)
 
@@ -33,7 +33,7 @@ def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -
     torch.manual_seed(0)
     whole = ALL[name].whole(len(words))
     student = homes.home(tmp_path / "student", whole, words)
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(student),
         teacher=str(clip),
@@ -43,7 +43,7 @@ def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -
     )
     result = adapt(config, SHORT, tmp_path / "out")
     assert set(result["objectives"]) == {"joint_mlm", "match", "clip_tokens", "l1", "contrastive"}
-    assert all(value > 0 for value in result["last"].values())
+    assert all(value > 0 for value in result["train_metrics"].values())
     assert whole.config.model_type in LM_HEADS
     before = whole.base_model.get_input_embeddings().weight
     after = hf.AutoModel.from_pretrained(tmp_path / "out/model").get_input_embeddings().weight
@@ -63,7 +63,7 @@ def test_a_family_learns_from_every_arm(name: str, clip: Path, tmp_path: Path) -
 def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
     config: hf.PreTrainedConfig, inner: int, dropout: float, clip: Path
 ) -> None:
-    (layer,) = cross_layers(config, load_clip_text(clip)[0], 1)
+    (layer,) = make_cross_modal_layers(config, load_clip_text_tower(clip)[0], 1)
     assert layer.text_forward.up.out_features == inner
     assert (layer.text_cross.heads, layer.text_cross.dropout) == (2, dropout)
 
@@ -71,4 +71,4 @@ def test_a_cross_modal_layer_is_as_wide_as_the_text_encoders(
 def test_an_encoder_without_attention_is_refused_by_name(clip: Path) -> None:
     config = hf.FNetConfig(hidden_size=32)
     with pytest.raises(InputError, match="fnet model has no attention heads"):
-        cross_layers(config, load_clip_text(clip)[0], 1)
+        make_cross_modal_layers(config, load_clip_text_tower(clip)[0], 1)

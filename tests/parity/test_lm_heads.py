@@ -23,15 +23,15 @@ from groundling.models.heads import (
     HEADS,
     LM_HEAD,
     LMHead,
+    init_lm_head,
     save_heads,
     save_with_lm_head,
-    start_lm_head,
 )
-from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.settings.fields import configured
-from groundling.studies.knowledge.answers import fill_mask
-from groundling.studies.knowledge.commands import ASK as ask
-from groundling.studies.knowledge.commands import AskConfig
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.settings.fields import make_settings
+from groundling.studies.knowledge.commands import PROBE_FACTS as ask
+from groundling.studies.knowledge.commands import ProbeFactsConfig
+from groundling.studies.knowledge.probing_modes import score_by_fill_mask
 from groundling.studies.knowledge.visual_facts import read_visual_facts
 
 
@@ -55,16 +55,16 @@ def test_a_head_computes_as_its_family_does(name: str, tmp_path: Path) -> None:
     text = load_text_encoder(tmp_path).eval()
     assert (text.sizes.activation, text.sizes.epsilon) == (family.activation, family.epsilon)
     batch, tokens = read(text)
-    arguments = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    arguments = {"input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask.long()}
     if text.has_types:
-        arguments["token_type_ids"] = tokens.types
-    expected = whole(**arguments).logits[tokens.mask]
+        arguments["token_type_ids"] = tokens.token_type_ids
+    expected = whole(**arguments).logits[tokens.attention_mask]
     assert expected.std() > 0.1
 
     head = of_sizes(text).eval()
-    assert start_lm_head(head, tmp_path, text.encoder.config.model_type) == "the checkpoint's"
+    assert init_lm_head(head, tmp_path, text.encoder.config.model_type) == "the checkpoint's"
     encoded = text(batch)
-    found = head(encoded.text[tokens.mask], encoded.word_table)
+    found = head(encoded.text[tokens.attention_mask], encoded.input_embeddings)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
     # As a run leaves it: the encoder as a stock folder, its head in a file of its own.
@@ -73,9 +73,9 @@ def test_a_head_computes_as_its_family_does(name: str, tmp_path: Path) -> None:
     save_heads(left, {LM_HEAD: head})
     again = load_text_encoder(left).eval()
     its_head = of_sizes(again).eval()
-    assert start_lm_head(its_head, left, again.encoder.config.model_type) == "an earlier run's"
+    assert init_lm_head(its_head, left, again.encoder.config.model_type) == "an earlier run's"
     encoded = again(batch)
-    found = its_head(encoded.text[tokens.mask], encoded.word_table)
+    found = its_head(encoded.text[tokens.attention_mask], encoded.input_embeddings)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
 
 
@@ -98,19 +98,19 @@ def test_hugging_face_fills_masks_with_an_exported_head(name: str, tmp_path: Pat
     assert all("pooler" in key for key in report["missing_keys"])
 
     batch, tokens = read(text)
-    arguments = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    arguments = {"input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask.long()}
     if text.has_types:
-        arguments["token_type_ids"] = tokens.types
+        arguments["token_type_ids"] = tokens.token_type_ids
     encoded = text.double()(batch)
-    expected = head.double()(encoded.text, encoded.word_table)[tokens.mask]
+    expected = head.double()(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
     assert expected.std() > 0.1
-    found = filling.double().eval()(**arguments).logits[tokens.mask]
+    found = filling.double().eval()(**arguments).logits[tokens.attention_mask]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
     # And groundling reads it back, from Hugging Face's file alone.
     again = of_sizes(text)
-    assert start_lm_head(again, tmp_path, text.encoder.config.model_type) == "the checkpoint's"
-    found = again.double()(encoded.text, encoded.word_table)[tokens.mask]
+    assert init_lm_head(again, tmp_path, text.encoder.config.model_type) == "the checkpoint's"
+    found = again.double()(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
 
 
@@ -128,7 +128,7 @@ def test_an_unlike_activation_would_be_seen(tmp_path: Path) -> None:
     whole, words = made(FAMILIES["relu bert"])
     homes.home(tmp_path, whole, words)
     text = load_text_encoder(tmp_path)
-    always_gelu = LMHead(text.sizes.text, text.sizes.word_table)
+    always_gelu = LMHead(text.sizes.text, text.sizes.input_embeddings)
     assert always_gelu.load(tmp_path, "bert")
     states = torch.randn(5, 32)
     right = of_sizes(text)
@@ -171,16 +171,20 @@ def test_a_head_in_the_old_spelling_is_read(first_bert: tuple[Path, Any]) -> Non
     folder, whole = first_bert
     text = load_text_encoder(folder).eval()
     head = of_sizes(text)
-    assert start_lm_head(head, folder, "bert") == "the checkpoint's"
+    assert init_lm_head(head, folder, "bert") == "the checkpoint's"
     batch, tokens = read(text)
     theirs = whole(
-        input_ids=tokens.ids, attention_mask=tokens.mask.long(), token_type_ids=tokens.types
+        input_ids=tokens.input_ids,
+        attention_mask=tokens.attention_mask.long(),
+        token_type_ids=tokens.token_type_ids,
     )
     expected = word_logits(theirs)
     assert expected.std() > 0.1
     encoded = text(batch)
-    found = head(encoded.text, encoded.word_table)
-    torch.testing.assert_close(found[tokens.mask], expected[tokens.mask], rtol=0, atol=1e-5)
+    found = head(encoded.text, encoded.input_embeddings)
+    torch.testing.assert_close(
+        found[tokens.attention_mask], expected[tokens.attention_mask], rtol=0, atol=1e-5
+    )
 
 
 def test_a_head_without_a_layernorm_is_still_refused(first_bert: tuple[Path, Any]) -> None:
@@ -201,13 +205,15 @@ def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -
     rows = [{"descriptor": "a", "item": "dog", "label": "red"}]
     lines = "".join(json.dumps(row) + "\n" for row in rows)
     data = homes.put(tmp_path / "memory_colors.jsonl", lines)
-    config = configured(AskConfig, model=str(folder), data=str(data), modes=("fill-mask",))
+    config = make_settings(
+        ProbeFactsConfig, model=str(folder), data=str(data), modes=("fill-mask",)
+    )
     result = ask(config, tmp_path / "asked")
     assert result["fill-mask"]["head"] == "the checkpoint's"
 
     # What HF's own head says in the place of the first prompt's [MASK], of answers of one piece.
     facts = read_visual_facts(data)
-    answers, _ = fill_mask(folder, facts)
+    answers, _ = score_by_fill_mask(folder, facts)
     words = homes.words()
     template, prompt = next(iter(facts[0].prompts.items()))
     inputs = words(prompt, return_tensors="pt")
@@ -227,7 +233,7 @@ def test_ask_fills_masks_with_it(first_bert: tuple[Path, Any], tmp_path: Path) -
 def test_adaptation_starts_from_it(first_bert: tuple[Path, Any], tmp_path: Path) -> None:
     folder, _ = first_bert
     text = homes.text(tmp_path / "text.txt", 16)
-    config = configured(AdaptConfig, student=str(folder), arm="mlm", text=(str(text),))
+    config = make_settings(AdaptConfig, student=str(folder), arm="mlm", text=(str(text),))
     result = adapt(config, homes.STEPS, tmp_path / "out")
     assert result["heads_from"] == {"mlm": "the checkpoint's"}
     assert (tmp_path / "out" / "model" / HEADS).exists()
@@ -241,7 +247,7 @@ def test_an_adapted_folder_fills_masks_for_hugging_face(
     folder, _ = first_bert
     teacher = homes.teacher(tmp_path / "clip") if arm == "match" else ""
     text = homes.text(tmp_path / "text.txt", 16)
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(folder),
         teacher=str(teacher),
@@ -259,14 +265,16 @@ def test_an_adapted_folder_fills_masks_for_hugging_face(
     adapted = load_text_encoder(left).eval()
     head = of_sizes(adapted)
     source = left if arm == "mlm" else folder
-    start_lm_head(head, source, "bert")  # of a run that trained one: groundling's own file
+    init_lm_head(head, source, "bert")  # of a run that trained one: groundling's own file
     batch, tokens = read(adapted)
     with torch.no_grad():
         encoded = adapted(batch)
         theirs = filling.eval()(
-            input_ids=tokens.ids, attention_mask=tokens.mask.long(), token_type_ids=tokens.types
+            input_ids=tokens.input_ids,
+            attention_mask=tokens.attention_mask.long(),
+            token_type_ids=tokens.token_type_ids,
         )
-        expected = head(encoded.text, encoded.word_table)[tokens.mask]
+        expected = head(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
         before = load_text_encoder(folder).eval()(batch)
-    torch.testing.assert_close(theirs.logits[tokens.mask], expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(theirs.logits[tokens.attention_mask], expected, rtol=0, atol=1e-6)
     assert not torch.equal(encoded.text, before.text)

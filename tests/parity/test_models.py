@@ -22,17 +22,17 @@ from transformers.models.bert.modeling_bert import BertAttention, BertLayer
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput, TextSamples, WindowInput
-from groundling.models.clip import TwoTowers, clip_text
-from groundling.models.crossmodal import Attention, CrossLayer, CrossModal
+from groundling.data.samples import ClipRowEncoder, TextDataset, TextRowEncoder
+from groundling.models.clip import ClipDualEncoder, make_clip_text_tower
+from groundling.models.cross_modal import CrossAttentionBlock, CrossModalEncoder, CrossModalLayer
 from groundling.models.heads import LMHead
-from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.objectives.clip_tokens import ClipTokens
-from groundling.objectives.distill import Distill
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.objectives.clip_tokens import ClipTokenClassification
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.studies.papers.info import describe
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.studies.papers.info import count_parameters
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.loop import ModelWithObjectives
 
@@ -49,31 +49,37 @@ def test_text_encoder_is_hf_exactly(name, student, texts):
     model = student(name)
     examples = [
         Example("a", texts[0]),
-        Example("b", texts[1], pair=texts[-1]),
+        Example("b", texts[1], text_pair=texts[-1]),
         Example("c", "a dog"),
     ]
-    batch = collate(TextSamples(examples, TextInput(model.tokenizer, 64)).get(range(3)))
+    batch = collate(TextDataset(examples, TextRowEncoder(model.tokenizer, 64)).get(range(3)))
     inputs = model.tokenizer([e.text for e in examples[:1]], return_tensors="pt")
     assert (
-        batch.text.ids[0, : inputs["input_ids"].shape[1]].tolist()
+        batch.text.input_ids[0, : inputs["input_ids"].shape[1]].tolist()
         == inputs["input_ids"][0].tolist()
     )
     theirs = model.tokenizer(texts[1], texts[-1], return_tensors="pt")
-    assert batch.text.ids[1, batch.text.mask[1]].tolist() == theirs["input_ids"][0].tolist()
+    assert (
+        batch.text.input_ids[1, batch.text.attention_mask[1]].tolist()
+        == theirs["input_ids"][0].tolist()
+    )
 
-    arguments = {"input_ids": batch.text.ids, "attention_mask": batch.text.mask.long()}
+    arguments = {
+        "input_ids": batch.text.input_ids,
+        "attention_mask": batch.text.attention_mask.long(),
+    }
     if name in {"bert", "electra"}:
-        arguments["token_type_ids"] = batch.text.types
-        assert batch.text.types.max() == 1
+        arguments["token_type_ids"] = batch.text.token_type_ids
+        assert batch.text.token_type_ids.max() == 1
     expected = model.encoder(**arguments)
     found = model(batch)
     assert (found.text - expected.last_hidden_state).abs().max() == 0
     if name in {"bert", "roberta"}:
-        assert (found.pooled - expected.pooler_output).abs().max() == 0
-        assert model.sizes.pooled == 32
+        assert (found.pooler_output - expected.pooler_output).abs().max() == 0
+        assert model.sizes.pooler_output == 32
     else:
-        assert found.pooled is None
-        assert model.sizes.pooled == 0
+        assert found.pooler_output is None
+        assert model.sizes.pooler_output == 0
 
 
 @pytest.mark.parametrize("name", STUDENTS)
@@ -83,7 +89,9 @@ def test_text_encoder_one_by_one_equals_padded(name, student, texts):
     model = student(name)
     chosen = [texts[0], texts[-4], "a dog", texts[-2]]
     batch = collate(
-        TextSamples([Example(t, t) for t in chosen], TextInput(model.tokenizer, 64)).get(range(4))
+        TextDataset([Example(t, t) for t in chosen], TextRowEncoder(model.tokenizer, 64)).get(
+            range(4)
+        )
     )
     found = model(batch)
     for row, text in enumerate(chosen):
@@ -98,9 +106,11 @@ def test_max_length_is_what_the_encoder_can_read(name, student):
     assert model.max_length == 64
     text = "dog " * 200
     batch = collate(
-        TextSamples([Example("a", text)], TextInput(model.tokenizer, model.max_length)).get([0])
+        TextDataset([Example("a", text)], TextRowEncoder(model.tokenizer, model.max_length)).get(
+            [0]
+        )
     )
-    assert batch.text.ids.shape == (1, 64)
+    assert batch.text.input_ids.shape == (1, 64)
     assert model(batch).text.isfinite().all()
 
 
@@ -118,13 +128,15 @@ def test_clip_text_is_hf(clip, clip_tokenizer, samples):
     report = theirs.load_state_dict(clip.state_dict(), strict=False)
     assert not report.missing_keys
     batch = collate(samples.get(LENGTHS))
-    assert len(batch.clip.ids) > len(LENGTHS), "some texts have several windows"
-    assert not batch.clip.mask.all(), "some windows are padded"
-    states, pooled = clip_text(clip)(batch.clip)
-    expected = theirs(input_ids=batch.clip.ids, attention_mask=batch.clip.mask.long())
+    assert len(batch.clip.input_ids) > len(LENGTHS), "some texts have several windows"
+    assert not batch.clip.attention_mask.all(), "some windows are padded"
+    states, pooled = make_clip_text_tower(clip)(batch.clip)
+    expected = theirs(
+        input_ids=batch.clip.input_ids, attention_mask=batch.clip.attention_mask.long()
+    )
     assert (pooled - expected.text_embeds).abs().max() <= 1e-6
-    for row in range(len(batch.clip.ids)):
-        own = batch.clip.ids[row, batch.clip.mask[row]]
+    for row in range(len(batch.clip.input_ids)):
+        own = batch.clip.input_ids[row, batch.clip.attention_mask[row]]
         alone = theirs(input_ids=own[None])
         torch.testing.assert_close(pooled[row], alone.text_embeds[0], rtol=0, atol=1e-5)
         projected = theirs.text_projection(alone.last_hidden_state[0])
@@ -139,15 +151,15 @@ def test_siglip_text_is_hf(kind, siglip, siglip_tokenizer, texts, tmp_path):
     siglip.save_pretrained(tmp_path)
     theirs, report = SiglipTextModel.from_pretrained(tmp_path, output_loading_info=True)
     assert not report["missing_keys"]
-    ours = clip_text(siglip if kind == "model" else theirs)
+    ours = make_clip_text_tower(siglip if kind == "model" else theirs)
     chosen = ["a dog", texts[0], "a"]
     ids = siglip_tokenizer(
         chosen, padding="max_length", max_length=toys.WINDOW, truncation=True, return_tensors="pt"
     )["input_ids"]
     expected = theirs(input_ids=ids).pooler_output
     assert expected.std() > 0.01
-    windows = WindowInput(siglip_tokenizer, toys.WINDOW)
-    data = TextSamples([Example(t, t) for t in chosen], None, windows)
+    windows = ClipRowEncoder(siglip_tokenizer, toys.WINDOW)
+    data = TextDataset([Example(t, t) for t in chosen], None, windows)
     together = ours(collate(data.get(range(3))).clip)[1]
     torch.testing.assert_close(together, expected, rtol=0, atol=1e-6)
     for n in range(3):
@@ -158,23 +170,25 @@ def test_siglip_text_is_hf(kind, siglip, siglip_tokenizer, texts, tmp_path):
 
 @torch.no_grad()
 def test_two_towers_are_clip_model(clip, clip_tokenizer, pictures):
-    towers = TwoTowers(clip, clip_tokenizer).eval()
+    towers = ClipDualEncoder(clip, clip_tokenizer).eval()
     batch = collate(pictures.get([0, 1, 2, 5]))
     found = towers(batch)
     pixels = batch.pixels.float() / 255
     pixels = (pixels - towers.mean) / towers.std
     expected = clip(
-        input_ids=batch.clip.ids, attention_mask=batch.clip.mask.long(), pixel_values=pixels
+        input_ids=batch.clip.input_ids,
+        attention_mask=batch.clip.attention_mask.long(),
+        pixel_values=pixels,
     )
-    logits = found.scale * found.text_embedding @ found.image_embedding.T
+    logits = found.scale * found.text_embeds @ found.image_embeds.T
     torch.testing.assert_close(logits, expected.logits_per_text, rtol=0, atol=1e-5)
-    assert found.text_embedding.norm(dim=1).sub(1).abs().max() < 1e-6
+    assert found.text_embeds.norm(dim=1).sub(1).abs().max() < 1e-6
 
 
 def test_pixels_are_normalised_as_hf_does(clip, clip_tokenizer, pictures):
     from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
 
-    towers = TwoTowers(clip, clip_tokenizer)
+    towers = ClipDualEncoder(clip, clip_tokenizer)
     batch = collate(pictures.get([0, 3]))
     processor = CLIPImageProcessorPil(
         size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
@@ -188,7 +202,7 @@ def test_pixels_are_normalised_as_hf_does(clip, clip_tokenizer, pictures):
 
 def test_a_model_without_a_projection_is_refused(student):
     with pytest.raises(InputError, match="a bert model has no text projection"):
-        clip_text(student().encoder)
+        make_clip_text_tower(student().encoder)
 
 
 # -- the cross-modal layer -------------------------------------------------------------------------------------------
@@ -209,7 +223,7 @@ def randomise(module: nn.Module) -> None:
 
 
 def bert_attention(
-    width: int, over: int, heads: int, ours: Attention, cross: bool
+    width: int, over: int, heads: int, ours: CrossAttentionBlock, cross: bool
 ) -> BertAttention:
     config = BertConfig(hidden_size=width, num_attention_heads=heads)
     config._attn_implementation = "eager"
@@ -235,7 +249,7 @@ def additive(mask: torch.Tensor) -> torch.Tensor:
 @torch.no_grad()
 def test_cross_layer_is_made_of_bert_attentions(streams):
     text, clip, text_mask, clip_mask = streams
-    layer = CrossLayer(32, 2, 24, 3, 64, 0.1).eval()
+    layer = CrossModalLayer(32, 2, 24, 3, 64, 0.1).eval()
     randomise(layer)
 
     def bert(ours, width, over, heads, states, mask, source=None):
@@ -267,7 +281,7 @@ def test_cross_layer_is_made_of_bert_attentions(streams):
 @torch.no_grad()
 def test_attention_is_its_plain_loop(streams):
     text, clip, _, clip_mask = streams
-    attention = Attention(32, 24, 2, 0.0).eval()
+    attention = CrossAttentionBlock(32, 24, 2, 0.0).eval()
     randomise(attention)
     found, weights = attention(text, clip, clip_mask), attention.weights(text, clip, clip_mask)
     assert weights.shape == (3, 2, 7, 11)
@@ -300,7 +314,11 @@ def test_cross_modal_leaves_the_text_encoder_as_it_was(cross, samples):
     assert both.visual.shape == (*windows.key_mask.shape, 24)
     for b in range(len(batch)):
         own = torch.cat(
-            [states[n, windows.mask[n]] for n in range(len(windows.ids)) if windows.row[n] == b]
+            [
+                states[n, windows.attention_mask[n]]
+                for n in range(len(windows.input_ids))
+                if windows.row_index[n] == b
+            ]
         )
         assert torch.equal(both.visual[b, : len(own)], own)
         assert not both.visual[b, len(own) :].any()
@@ -318,14 +336,14 @@ def test_cross_modal_leaves_the_text_encoder_as_it_was(cross, samples):
     ],
 )
 def test_published_parameter_counts(preset, parameters):
-    found = describe(preset)
+    found = count_parameters(preset)
     assert found["total"] == parameters
     assert sum(found["components"].values()) == parameters
 
 
 def test_unknown_preset_lists_what_there_is():
     with pytest.raises(InputError, match="xdbert-bert-base"):
-        describe("xdbert-huge")
+        count_parameters("xdbert-huge")
 
 
 # -- export ----------------------------------------------------------------------------------------------------------
@@ -415,11 +433,13 @@ def test_lm_head_of_a_checkpoint(name, kind, student, text_only, tmp_path):
     for parameter in whole.parameters():
         nn.init.normal_(parameter, std=0.2)
     whole.save_pretrained(tmp_path)
-    batch = collate(TextSamples(toys.examples(4), TextInput(model.tokenizer, 40)).get(range(4)))
-    inputs = {"input_ids": batch.text.ids, "attention_mask": batch.text.mask.long()}
+    batch = collate(
+        TextDataset(toys.examples(4), TextRowEncoder(model.tokenizer, 40)).get(range(4))
+    )
+    inputs = {"input_ids": batch.text.input_ids, "attention_mask": batch.text.attention_mask.long()}
     expected = whole(**inputs, output_hidden_states=True)
     sizes = model.sizes
-    head = LMHead(32, sizes.word_table, sizes.activation, sizes.epsilon)
+    head = LMHead(32, sizes.input_embeddings, sizes.activation, sizes.epsilon)
     assert head.load(tmp_path, model.encoder.config.model_type)
     found = head(whole.base_model(**inputs).last_hidden_state, whole.get_input_embeddings().weight)
     assert expected.logits.std() > 0.1
@@ -429,7 +449,7 @@ def test_lm_head_of_a_checkpoint(name, kind, student, text_only, tmp_path):
 def test_lm_head_of_a_folder_without_one(student, tmp_path):
     model = student()
     model.export(tmp_path)
-    head = LMHead(32, model.sizes.word_table)
+    head = LMHead(32, model.sizes.input_embeddings)
     before = {k: v.clone() for k, v in head.state_dict().items()}
     assert not head.load(tmp_path, "bert")
     assert not head.load(tmp_path / "nowhere", "bert")
@@ -443,18 +463,21 @@ def test_lm_head_of_a_folder_without_one(student, tmp_path):
 @pytest.mark.parametrize("name", STUDENTS)
 def test_every_pair_takes_a_step(name, teacher, student, tower):
     text, (clip, pieces) = student(name), tower(teacher)
-    model = CrossModal(text, clip)
+    model = CrossModalEncoder(text, clip)
     sizes = model.sizes._replace(teacher=clip.width)
-    inputs = TextInput(text.tokenizer, text.max_length), WindowInput(pieces, clip.window)
-    texts = TextSamples(toys.examples(8), *inputs)
+    inputs = (
+        TextRowEncoder(text.tokenizer, text.max_length),
+        ClipRowEncoder(pieces, clip.window_index),
+    )
+    texts = TextDataset(toys.examples(8), *inputs)
     data = TeacherDataset(texts, ClipTextTeacher(clip, pieces), FeatureCache())
     clip.requires_grad_(True)
     objectives = [
-        Match(sizes),
+        SameSentencePrediction(sizes),
         MaskedLM(sizes, mask_id=text.tokenizer.mask_token_id, joint=True),
-        ClipTokens(sizes),
-        Distill(sizes),
-        Distill(sizes, kind="l1"),
+        ClipTokenClassification(sizes),
+        FeatureDistillation(sizes),
+        FeatureDistillation(sizes, kind="l1"),
     ]
     corrupted = []
     for n, sample in enumerate(data.get(range(8), ())):

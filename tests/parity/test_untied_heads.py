@@ -19,14 +19,14 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.models.heads import (
     HEADS,
     LM_HEAD,
+    init_lm_head,
     load_head,
     save_heads,
     save_with_lm_head,
-    start_lm_head,
 )
-from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 
 
 def untied(name: str, folder: Path, **settings: Any) -> tuple[Any, PreTrainedTokenizerBase]:
@@ -52,12 +52,12 @@ def drawn(module: nn.Module) -> None:
 def both(whole: Any, text: TextEncoder, head: Any) -> tuple[Tensor, Tensor]:
     """Logits of Hugging Face's model and of an encoder with its head, where there is text."""
     batch, tokens = read(text)
-    arguments = {"input_ids": tokens.ids, "attention_mask": tokens.mask.long()}
+    arguments = {"input_ids": tokens.input_ids, "attention_mask": tokens.attention_mask.long()}
     if text.has_types:
-        arguments["token_type_ids"] = tokens.types
+        arguments["token_type_ids"] = tokens.token_type_ids
     encoded = text.eval()(batch)
-    theirs = whole.eval()(**arguments).logits[tokens.mask]
-    ours = head.eval()(encoded.text, encoded.word_table)[tokens.mask]
+    theirs = whole.eval()(**arguments).logits[tokens.attention_mask]
+    ours = head.eval()(encoded.text, encoded.input_embeddings)[tokens.attention_mask]
     assert theirs.std() > 0.1
     return ours, theirs
 
@@ -68,7 +68,7 @@ def test_an_untied_head_is_read_left_and_exported_exactly(name: str, tmp_path: P
     text = load_text_encoder(tmp_path / "student")
     family = text.encoder.config.model_type
     head = of_sizes(text)
-    assert start_lm_head(head, tmp_path / "student", family) == "the checkpoint's"
+    assert init_lm_head(head, tmp_path / "student", family) == "the checkpoint's"
     assert head.table is not None
     assert (head.table - text.word_embeddings().weight).abs().max() > 0.1
     ours, theirs = both(whole, text, head)
@@ -85,11 +85,11 @@ def test_an_untied_head_is_read_left_and_exported_exactly(name: str, tmp_path: P
 
     # Both ways back: from Hugging Face's file, and from the file of heads beside it.
     again = of_sizes(text)
-    assert start_lm_head(again, left, family) == "the checkpoint's"
+    assert init_lm_head(again, left, family) == "the checkpoint's"
     torch.testing.assert_close(both(filling, text, again)[0], theirs, rtol=0, atol=1e-5)
     save_heads(left, {LM_HEAD: head})
     kept = of_sizes(text)
-    assert start_lm_head(kept, left, family) == "an earlier run's"
+    assert init_lm_head(kept, left, family) == "an earlier run's"
     assert torch.equal(both(filling, text, kept)[0], ours)
 
 
@@ -103,7 +103,7 @@ def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(
     theirs = hf.AutoModelForMaskedLM.from_pretrained(tmp_path)
     text = load_text_encoder(tmp_path)
     head = of_sizes(text)
-    start_lm_head(head, tmp_path, text.encoder.config.model_type)
+    init_lm_head(head, tmp_path, text.encoder.config.model_type)
     ours, expected = both(theirs, text, head)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
     assert head.table is not None
@@ -113,7 +113,7 @@ def test_a_table_beside_a_configuration_that_ties_counts_where_it_differs(
     table = next(key for key in stored if key.endswith("word_embeddings.weight"))
     output = "cls.predictions.decoder.weight" if name == "relu bert" else "generator_lm_head.weight"
     save_file({**stored, output: stored[table].clone()}, file, metadata={"format": "pt"})
-    start_lm_head(head, tmp_path, text.encoder.config.model_type)
+    init_lm_head(head, tmp_path, text.encoder.config.model_type)
     assert head.table is None
 
 
@@ -124,7 +124,7 @@ def test_an_untied_head_without_its_table_is_none(tmp_path: Path) -> None:
     del stored["cls.predictions.decoder.weight"]
     save_file(stored, file, metadata={"format": "pt"})
     head = of_sizes(load_text_encoder(tmp_path))
-    assert start_lm_head(head, tmp_path, "bert") == "new"
+    assert init_lm_head(head, tmp_path, "bert") == "new"
 
 
 def test_a_table_for_fewer_words_does_not_fit(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_a_head_in_several_files_is_read(tmp_path: Path) -> None:
     assert len(list((tmp_path / "parts").glob("model-*.safetensors"))) > 1
     text = load_text_encoder(tmp_path / "parts")
     head = of_sizes(text)
-    assert start_lm_head(head, tmp_path / "parts", "roberta") == "the checkpoint's"
+    assert init_lm_head(head, tmp_path / "parts", "roberta") == "the checkpoint's"
     ours, theirs = both(whole, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
 
@@ -189,7 +189,7 @@ def test_debertas_own_head_is_read_and_exported(said: bool, tmp_path: Path) -> N
     assert any(key.startswith("lm_predictions.lm_head.") for key in stored)
     text = load_text_encoder(tmp_path / "v3")
     head = of_sizes(text)
-    assert start_lm_head(head, tmp_path / "v3", "deberta-v2") == "the checkpoint's"
+    assert init_lm_head(head, tmp_path / "v3", "deberta-v2") == "the checkpoint's"
     ours, theirs = both(whole, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
     assert save_with_lm_head(tmp_path / "left", text.encoder, head)
@@ -217,7 +217,7 @@ def test_of_two_heads_the_configurations_counts(legacy: bool, tmp_path: Path) ->
     config.save_pretrained(tmp_path)
     text = load_text_encoder(tmp_path)
     head = of_sizes(text)
-    start_lm_head(head, tmp_path, "deberta-v2")
+    init_lm_head(head, tmp_path, "deberta-v2")
     ours, expected = both(hf.AutoModelForMaskedLM.from_pretrained(tmp_path), text, head)
     torch.testing.assert_close(ours, expected, rtol=0, atol=1e-5)
 
@@ -234,7 +234,7 @@ def test_an_adapted_folder_has_such_a_head(kind: str, arm: str, tmp_path: Path) 
     else:
         whole = deberta_v3(source, said=False)
     teacher = homes.teacher(tmp_path / "clip") if arm == "xdbert" else ""
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(source),
         teacher=str(teacher),
@@ -260,6 +260,6 @@ def test_an_adapted_folder_has_such_a_head(kind: str, arm: str, tmp_path: Path) 
         if kind == "untied":
             assert not torch.equal(changed[table], before[table])  # it trains
     else:
-        start_lm_head(head, source, text.encoder.config.model_type)
+        init_lm_head(head, source, text.encoder.config.model_type)
     ours, theirs = both(filling, text, head)
     torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)

@@ -14,17 +14,17 @@ from transformers import BertConfig, BertModel, VisualBertConfig, VisualBertForP
 from groundling.core.batch import RegionRow, collate
 from groundling.core.errors import InputError
 from groundling.models.attention import PositionKind
-from groundling.models.multimodal_embeddings import add_types
-from groundling.studies.papers.info import describe
+from groundling.models.multimodal_embeddings import add_token_types
+from groundling.studies.papers.info import count_parameters
 from groundling.vision_language import single_stream as released_weights
 from groundling.vision_language import uniter as uniter_file
 from groundling.vision_language import visualbert as visualbert_file
 from groundling.vision_language import vlbert as vlbert_file
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import JOIN
 from groundling.vision_language.uniter import UniterEmbeddings, uniter
 from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
-from groundling.vision_language.vlbert import VLBertEmbeddings, sinusoids, vlbert
+from groundling.vision_language.vlbert import VLBertEmbeddings, embed_boxes, vlbert
 
 WIDTH = 12
 KINDS = {
@@ -49,7 +49,7 @@ def built(kind, tokenizer, random=True, **options):
     model = KINDS[kind](toys.bert(len(tokenizer)), tokenizer, width=WIDTH, **options).eval()
     torch.manual_seed(3)
     if random:
-        randomise(nn.ModuleList([model.join, model.fusion or nn.Identity()]))
+        randomise(nn.ModuleList([model.embeddings, model.fusion or nn.Identity()]))
     return model
 
 
@@ -59,7 +59,9 @@ def paired(text_only, images=1, named=False, masked=False):
     for sample, r in zip(text_only.get([0, 7, 50, 3]), (5, 2, 7, 3), strict=True):
         text, number = sample.text, np.arange(r)
         if named:  # words 1 and 3 name region 1, words 4 and 5 region 0
-            region = np.select([np.isin(text.word, (1, 3)), np.isin(text.word, (4, 5))], [1, 0], -1)
+            region = np.select(
+                [np.isin(text.word_ids, (1, 3)), np.isin(text.word_ids, (4, 5))], [1, 0], -1
+            )
             text = replace(text, region=region)
         corner, side = rng.uniform(0, 0.5, (2, r, 2)).astype(np.float32)
         features, boxes = (
@@ -91,33 +93,37 @@ def test_visualbert_is_hf(images, named, text_only, bert_tokenizer, tmp_path, ca
     theirs.save_pretrained(tmp_path)
     bert_tokenizer.save_pretrained(tmp_path)
     model, batch, alignment = (
-        load_student(tmp_path),
+        load_encoder(tmp_path),
         collate(paired(text_only, images, named)),
         None,
     )
     assert "not used: cls.predictions" in capsys.readouterr().out
     text, regions = batch.text, batch.regions
-    assert not text.mask.all() and not regions.mask.all() and regions.image.max() == images - 1
+    assert (
+        not text.attention_mask.all()
+        and not regions.mask.all()
+        and regions.image_index.max() == images - 1
+    )
     if named:
         alignment, pieces = torch.full((4, 7, 20), -1), 0
         for b, r in ((b, r) for b in range(4) for r in (0, 1)):
-            own = (text.region[b] == r).nonzero()[:, 0].tolist()
-            first = [t for t in own if text.word[b, t] != text.word[b, t - 1]]
+            own = (text.region_index[b] == r).nonzero()[:, 0].tolist()
+            first = [t for t in own if text.word_ids[b, t] != text.word_ids[b, t - 1]]
             alignment[b, r, : len(first)] = torch.tensor(first)
             pieces += len(own)
         assert pieces > (alignment >= 0).sum() > 12, "some words have several pieces"
     expected = theirs.visual_bert(
-        input_ids=text.ids,
-        attention_mask=text.mask.long(),
-        token_type_ids=text.types,
+        input_ids=text.input_ids,
+        attention_mask=text.attention_mask.long(),
+        token_type_ids=text.token_type_ids,
         visual_embeds=regions.features,
         visual_attention_mask=regions.mask.long(),
-        visual_token_type_ids=regions.image,
+        visual_token_type_ids=regions.image_index,
         image_text_alignment=alignment,
     )
-    found, inside = model(batch), torch.cat([text.mask, regions.mask], 1)
+    found, inside = model(batch), torch.cat([text.attention_mask, regions.mask], 1)
     close(torch.cat([found.text, found.visual], 1)[inside], expected.last_hidden_state[inside])
-    close(found.pooled, expected.pooler_output)
+    close(found.pooler_output, expected.pooler_output)
     assert found.visual.std() > 0.3
 
 
@@ -126,12 +132,12 @@ def test_variants_of_visualbert(text_only, bert_tokenizer):
     """Without early fusion (HF's own `bypass_transformer` raises: its parts are put together here), and with boxes."""
     model, batch = built("late", bert_tokenizer), collate(paired(text_only))
     bert, found, alone = model.text.encoder, model(batch), model.text(batch).text
-    joined = model.join(bert.embeddings, batch)
+    joined = model.embeddings(bert.embeddings, batch)
     for b in range(4):
-        t, r = batch.text.mask[b], batch.regions.mask[b]
+        t, r = batch.text.attention_mask[b], batch.regions.mask[b]
         expected = model.fusion(torch.cat([alone[b, t], joined.states[b, joined.regions][r]])[None])
         close(torch.cat([found.text[b, t], found.visual[b, r]])[None], expected)
-        close(found.pooled[b], bert.pooler(expected)[0])
+        close(found.pooler_output[b], bert.pooler(expected)[0])
     assert (found.text - alone).abs().max() > 0.1
     boxed, plain = (
         VisualBertEmbeddings(bert, WIDTH, boxes=True),
@@ -147,7 +153,7 @@ def test_variants_of_visualbert(text_only, bert_tokenizer):
 
 
 def test_geometry_of_vlbert():
-    found = sinusoids(torch.tensor([[[0.25, 0.0, 0.75, 1.0]]])).view(
+    found = embed_boxes(torch.tensor([[[0.25, 0.0, 0.75, 1.0]]])).view(
         4, 2, 256
     )  # cx 50, cy 50, w 50, h 100
     golden = torch.tensor(
@@ -165,15 +171,19 @@ def test_vlbert_begins_as_bert(text_only, bert_tokenizer):
     )
     text = (batch := collate(paired(text_only))).text
     expected = plain(
-        text.ids, attention_mask=text.mask.long(), token_type_ids=text.types
-    ).last_hidden_state[text.mask]
+        text.input_ids,
+        attention_mask=text.attention_mask.long(),
+        token_type_ids=text.token_type_ids,
+    ).last_hidden_state[text.attention_mask]
     for regions in (batch.regions, None):
-        joined = model.join(model.text.encoder.embeddings, replace(batch, regions=regions))
-        assert torch.equal(joined.states[:, joined.text], plain.embeddings(text.ids, text.types))
+        joined = model.embeddings(model.text.encoder.embeddings, replace(batch, regions=regions))
+        assert torch.equal(
+            joined.states[:, joined.text], plain.embeddings(text.input_ids, text.token_type_ids)
+        )
         joined.mask[:, joined.text.stop :] = False
-        close(model.encode(joined)[:, joined.text][text.mask], expected)
+        close(model.encode(joined)[:, joined.text][text.attention_mask], expected)
         assert (
-            model(replace(batch, regions=regions)).text[text.mask] - expected
+            model(replace(batch, regions=regions)).text[text.attention_mask] - expected
         ).abs().max() > 0.01  # [END] counts
 
 
@@ -195,11 +205,16 @@ def restated_vlbert(join, table, text, regions):
             join.visual(torch.cat([*numbers, join.mask_visual[0] if masked else feature])).relu()
         )
         names.append((join.mask_word if masked else join.image_word)[0])
-    end = len(text.ids)
+    end = len(text.input_ids)
     sees = torch.stack(
         [looks[max(0, r)] for r in text.region.tolist()]
     )  # the whole image is region 0
-    words = table.word_embeddings(text.ids) + join.norm_text(sees) + place[:end] + rows[text.types]
+    words = (
+        table.word_embeddings(text.input_ids)
+        + join.norm_text(sees)
+        + place[:end]
+        + rows[text.token_type_ids]
+    )
     after = [
         n + join.norm_region(look) + place[end] + rows[2]
         for n, look in zip(names, looks, strict=True)
@@ -209,7 +224,9 @@ def restated_vlbert(join, table, text, regions):
 
 def restated_uniter(join, table, text, regions):
     place, rows, out = table.position_embeddings.weight, table.token_type_embeddings.weight, []
-    words = table.LayerNorm(table.word_embeddings(text.ids) + rows[0] + place[: len(text.ids)])
+    words = table.LayerNorm(
+        table.word_embeddings(text.input_ids) + rows[0] + place[: len(text.input_ids)]
+    )
     for (x1, y1, x2, y2), feature, masked in zip(
         regions.boxes, regions.features, regions.masked, strict=True
     ):
@@ -232,15 +249,19 @@ def test_join_is_its_plain_restatement(kind, restated, text_only, bert_tokenizer
     for b in range(4):
         text, regions = (
             SimpleNamespace(
-                **{name: x[b, part.mask[b]] for name, x in vars(part).items() if x is not None}
+                **{
+                    name: x[b, part.attention_mask[b]]
+                    for name, x in vars(part).items()
+                    if x is not None
+                }
             )
             for part in (batch.text, batch.regions)
         )
         expected = bert.encoder(
-            restated(model.join, bert.embeddings, text, regions)[None]
+            restated(model.embeddings, bert.embeddings, text, regions)[None]
         ).last_hidden_state[0]
         both = torch.cat(
-            [found.text[b, batch.text.mask[b]], found.visual[b, batch.regions.mask[b]]]
+            [found.text[b, batch.text.attention_mask[b]], found.visual[b, batch.regions.mask[b]]]
         )
         close(both, expected[: len(both)], atol=2e-5)
 
@@ -249,7 +270,7 @@ def test_join_is_its_plain_restatement(kind, restated, text_only, bert_tokenizer
 def test_segments_of_uniter(text_only, bert_tokenizer):
     bert, batch = toys.bert(len(bert_tokenizer)).eval(), collate(paired(text_only, images=2))
     before, regions = bert.embeddings.token_type_embeddings.weight.clone(), batch.regions
-    add_types(bert, [1, 0])
+    add_token_types(bert, [1, 0])
     assert torch.equal(bert.embeddings.token_type_embeddings.weight, before[[0, 1, 1, 0]])
     nn.init.normal_(bert.embeddings.token_type_embeddings.weight)
     join, plain = (
@@ -259,12 +280,16 @@ def test_segments_of_uniter(text_only, bert_tokenizer):
     plain.load_state_dict(join.state_dict())
     found = join(bert.embeddings, batch)
     assert torch.equal(
-        found.states[:, found.text], bert.embeddings(batch.text.ids, 3 * batch.text.types)
+        found.states[:, found.text],
+        bert.embeddings(batch.text.input_ids, 3 * batch.text.token_type_ids),
     )
     first = plain(
-        bert.embeddings, replace(batch, regions=replace(regions, image=0 * regions.image))
+        bert.embeddings,
+        replace(batch, regions=replace(regions, image_index=0 * regions.image_index)),
     )
-    assert torch.equal((found.states == first.states).all(-1)[:, found.regions], regions.image == 0)
+    assert torch.equal(
+        (found.states == first.states).all(-1)[:, found.regions], regions.image_index == 0
+    )
     with pytest.raises(
         InputError, match="a sample has 2 images; this uniter model has segments for 1"
     ):
@@ -280,10 +305,10 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
     seen, together, mask = (
         model(batch, attention=maps.append),
         model(batch),
-        model.join(model.text.encoder.embeddings, batch).mask,
+        model.embeddings(model.text.encoder.embeddings, batch).mask,
     )
     assert model.text.encoder.config._attn_implementation == "sdpa"
-    close(seen.text[batch.text.mask], together.text[batch.text.mask])
+    close(seen.text[batch.text.attention_mask], together.text[batch.text.attention_mask])
     assert len(maps) == (3 if kind == "late" else 2)
     for number, one in enumerate(maps):
         weights = one.weights
@@ -297,13 +322,14 @@ def test_alone_or_in_a_batch_and_all_maps(kind, text_only, bert_tokenizer):
             (alone.text, alone.visual), (together.text, together.visual), strict=True
         ):
             close(many[b, : one.shape[1]], one[0])
-        close(together.pooled[b], alone.pooled[0])
+        close(together.pooler_output[b], alone.pooler_output[0])
 
 
 def places_of(sample, pieces, regions, added):
     """What the places of a sample's sequence hold, padded to so many pieces and regions."""
     text = [
-        PositionKind.SPECIAL if special else PositionKind.PIECE for special in sample.text.special
+        PositionKind.SPECIAL if special else PositionKind.PIECE
+        for special in sample.text.special_tokens_mask
     ]
     text += [PositionKind.PADDING] * (pieces - len(text))
     seen = [
@@ -318,7 +344,7 @@ def places_of(sample, pieces, regions, added):
 def test_maps_say_what_their_rows_and_columns_are(kind, text_only, bert_tokenizer):
     model, samples = built(kind, bert_tokenizer), paired(text_only)
     batch = collate(samples)
-    pieces, regions = batch.text.ids.shape[1], batch.regions.mask.shape[1]
+    pieces, regions = batch.text.input_ids.shape[1], batch.regions.mask.shape[1]
     added = int(kind == "vlbert")  # its [END]
     maps = []
     model(batch, attention=maps.append)
@@ -349,7 +375,7 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
     model, samples = built(kind, bert_tokenizer), paired(text_only, named=kind != "uniter")
     batch, texts = collate(samples), collate([replace(s, regions=None) for s in samples])
     out, plain = model(texts), model.text(texts)
-    same = torch.equal(out.text, plain.text) and torch.equal(out.pooled, plain.pooled)
+    same = torch.equal(out.text, plain.text) and torch.equal(out.pooler_output, plain.pooler_output)
     assert (out.visual, same) == (None, kind != "vlbert")
     assert (model.max_length, model.sizes.visual, model.sizes.regions) == (
         62 if kind == "vlbert" else 64,
@@ -359,10 +385,12 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
     model.export(tmp_path)
     stock, report = BertModel.from_pretrained(tmp_path / "bert", output_loading_info=True)
     assert not report["missing_keys"] and not report["unexpected_keys"]
-    again = load_student(tmp_path).eval()
+    again = load_encoder(tmp_path).eval()
     for one, other in ((model(batch), again(batch)), (out, again(texts))):
-        assert torch.equal(one.text, other.text) and torch.equal(one.pooled, other.pooled)
-    parts = describe(str(tmp_path))["components"]
+        assert torch.equal(one.text, other.text) and torch.equal(
+            one.pooler_output, other.pooler_output
+        )
+    parts = count_parameters(str(tmp_path))["components"]
     assert parts["text"] == count(stock) and list(parts)[1:] == ["join", "fusion"][: len(parts) - 1]
     with pytest.raises(InputError, match=r"width 3; this \w+ model reads 12"):
         model(
@@ -370,7 +398,7 @@ def test_text_alone_and_export(kind, text_only, bert_tokenizer, tmp_path):
         )
     (tmp_path / JOIN).write_text('{"kind": "nobert", "early": true, "options": {}}')
     with pytest.raises(InputError, match="unknown kind 'nobert'"):
-        load_student(tmp_path)
+        load_encoder(tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -385,12 +413,14 @@ def test_everything_learns(kind, text_only, bert_tokenizer):
     batch = collate(samples)
     for _ in range(2):  # VL-BERT's visual path opens with the first step
         out = model.zero_grad() or model(batch)
-        (out.text.pow(3).sum() + out.visual.pow(3).sum() + out.pooled.sum()).backward()
+        (out.text.pow(3).sum() + out.visual.pow(3).sum() + out.pooler_output.sum()).backward()
         torch.optim.SGD(model.parameters(), 1e-4).step()
     assert not [name for name, parameter in model.named_parameters() if not parameter.grad.any()]
     if kind == "vlbert":
         with pytest.raises(InputError, match="the whole image"):
-            model(replace(batch, regions=replace(batch.regions, whole=~batch.regions.mask)))
+            model(
+                replace(batch, regions=replace(batch.regions, is_whole_image=~batch.regions.mask))
+            )
 
 
 SIZES = {
@@ -412,7 +442,7 @@ SIZES = {
 
 def test_published_sizes():
     for preset, (total, parts) in SIZES.items():
-        found = describe(preset)
+        found = count_parameters(preset)
         assert (
             (found["total"], list(found["components"].values()))
             == (total, parts)

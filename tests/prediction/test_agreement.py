@@ -21,8 +21,8 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.prediction.predictions import Agreement
-from groundling.stats.finished_runs import collect
+from groundling.prediction.predictions import PredictionChecker
+from groundling.stats.finished_runs import collect_runs
 from groundling.tasks.vcr import ANSWER, RATIONALE
 
 TWO = Classification(("no", "yes"))
@@ -31,11 +31,11 @@ FOUR = MultipleChoice(("0", "1", "2", "3"))
 
 def told(form: OutputType | None, *rows: dict[str, Any], classes: bool = True) -> str:
     """What is wrong with the lines of a file; empty if nothing is."""
-    agreement = Agreement(form, classes)
+    agreement = PredictionChecker(form, classes)
     try:
         for number, row in enumerate(rows, 1):
             agreement.check(f"line {number}", row, float(row["prediction"]))
-        agreement.end()
+        agreement.finish()
     except InputError as error:
         return str(error)
     return ""
@@ -85,7 +85,7 @@ def test_of_many_classes_the_likely_ones_are_known() -> None:
 
 
 def test_an_answer_that_is_never_predicted_may_be_barred() -> None:
-    form = OpenAnswer(("<unk>", "a", "b"), never=("<unk>",))
+    form = OpenAnswer(("<unk>", "a", "b"), excluded_answers=("<unk>",))
     assert told(form, said(1, 9, 1, 0), said(2, 9, 0, 1)) == ""
     assert "line 1" in told(form, said(1, 0, 1, 9), said(2, 0, 0, 1))
 
@@ -107,7 +107,7 @@ def test_a_verdict_refuses_edited_predictions(task: str, tmp_path: Path, capsys:
     rows = [said(0, 1, 0), said(1, 0, 1), said(0, 1, 0), said(0, 1, 0)]
     finished(tmp_path / "a", task, *rows)
     path = finished(tmp_path / "b", task, *rows[:3], said(1, 1, 0))
-    assert len(collect("a", tmp_path / "a")) == 1
+    assert len(collect_runs("a", tmp_path / "a")) == 1
     words = ["verdict", "--runs", str(tmp_path / "a"), str(tmp_path / "b")]
     assert main([*words, "--out", str(tmp_path / "out")]) == 2
     complaint = capsys.readouterr().err.strip()
@@ -125,7 +125,7 @@ def of_vcr(folder: Path, data: Path, which: Any = ANSWER, wrong: int = -1) -> Pa
     rows = []
     for number, one in enumerate(which.read(data, "val")):
         prediction = 0 if number == wrong else 3
-        rows.append({"id": one.id, "official": one.official, **said(prediction, 0, 0, 0, 1)})
+        rows.append({"id": one.id, "official": one.official_id, **said(prediction, 0, 0, 0, 1)})
     finished(folder, which.name, *rows, split="val")
     return folder / "seed-0/predictions_val.jsonl"
 

@@ -42,27 +42,38 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.core.registry import instances
-from groundling.models.adapters import ClipAdapter, load_base
+from groundling.core.registry import registered
+from groundling.models.adapters import ClipAdapter, load_adapter_base
 from groundling.models.formats import Encoder
-from groundling.objectives import save_objectives
-from groundling.objectives.supervised import Supervised
+from groundling.objectives import save_objective_heads
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.prediction import Prediction, load
-from groundling.prediction.description import FILE, InputSpec, ModelDescription, described
-from groundling.settings.fields import changed, configured
-from groundling.settings.inputs import Adapting, OwnFile
+from groundling.prediction.model_description import (
+    FILE,
+    InputSpec,
+    ModelDescription,
+    read_description,
+)
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.input_settings import AdapterSettings, TableTaskSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.quickstart import new_encoder
 from groundling.studies.worlds.world import World
 from groundling.tasks import Task
 from groundling.tasks.glue import GlueLayout
-from groundling.vision_language.end_to_end import end_to_end
-from groundling.vision_language.loading import ADAPTER, PLAIN, join_to, load_student, new_head
+from groundling.vision_language.end_to_end import make_end_to_end_model
+from groundling.vision_language.loading import (
+    ADAPTER,
+    PLAIN,
+    load_encoder,
+    make_task_head,
+    make_vision_language_model,
+)
 
 BRIEF = replace(STEPS, steps=2, batch=4)
 WIDTH = 6
-TASKS = instances("tasks", Task)
+TASKS = registered("tasks", Task)
 """Every task of the library, by name."""
 VISION = {
     "vqa": "vqa",
@@ -84,11 +95,11 @@ def rows(path: Path) -> list[dict[str, str]]:
 
 
 def config_of(**settings: Any) -> PredictConfig:
-    return configured(PredictConfig, cpu=True, **settings)
+    return make_settings(PredictConfig, cpu=True, **settings)
 
 
 def scores_of(**settings: Any) -> dict[str, Any]:
-    return evaluate(configured(EvaluateConfig, cpu=True, **settings))
+    return evaluate(make_settings(EvaluateConfig, cpu=True, **settings))
 
 
 # -- every task --------------------------------------------------------------------------------------------------------
@@ -184,9 +195,11 @@ def saved(folder: Path, exported: Path, student: Encoder, about: ModelDescriptio
     """A model folder as `finetune` writes it, with a head that nobody trained."""
     torch.manual_seed(3)
     assert about.form is not None
-    head = new_head(student, about.form, about.head)
+    head = make_task_head(student, about.form, about.head)
     shutil.copytree(exported, folder)
-    save_objectives(folder, [Supervised(student.sizes, form=about.form, head=head)])
+    save_objective_heads(
+        folder, [SupervisedObjective(student.sizes, output_type=about.form, head=head)]
+    )
     about.write(folder)
     return folder
 
@@ -195,18 +208,20 @@ def saved(folder: Path, exported: Path, student: Encoder, about: ModelDescriptio
 def students(world: Path) -> dict[bool, Encoder]:
     """By whether it reads regions."""
     torch.manual_seed(0)
-    text = load_student(world / "bert")
-    join_to(text, "uniter", WIDTH).export(world / "uniter")
-    return {False: text, True: load_student(world / "uniter")}
+    text = load_encoder(world / "bert")
+    make_vision_language_model(text, "uniter", WIDTH).export(world / "uniter")
+    return {False: text, True: load_encoder(world / "uniter")}
 
 
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_answered_and_scored(
     name: str, world: Path, students: dict[bool, Encoder], tmp_path: Path, monkeypatch: Any
 ) -> None:
-    monkeypatch.setattr("groundling.prediction.fitted.load", cache(load))  # as each command would
+    monkeypatch.setattr(
+        "groundling.prediction.fine_tuned.load", cache(load)
+    )  # as each command would
     data = data_of(world, name)
-    task = TASKS[name].at(data)
+    task = TASKS[name].with_answers_of(data)
     sees = data.name in VISION.values()
     reads = InputSpec(max_length=48, images=2 if name == "nlvr2" else int(sees), regions=sees)
     about = ModelDescription(task=name, form=task.form, head=PLAIN, reads=reads)
@@ -222,7 +237,7 @@ def test_every_task_is_answered_and_scored(
     answers = rows(tmp_path / "dev.csv")
     assert told["rows"] == told["answered"] == len(answers) == len(examples) > 0
     assert [row["text"] for row in answers] == [example.text for example in examples]
-    assert [row["id"] for row in answers] == [example.official for example in examples]
+    assert [row["id"] for row in answers] == [example.official_id for example in examples]
     for row in answers:
         assert row["answer"] != ""
         if not isinstance(task.form, Regression):
@@ -238,7 +253,7 @@ def test_every_task_is_answered_and_scored(
     assert {metric.name for metric in task.metrics} <= set(scores)
     if isinstance(task.form, Classification) and "accuracy" in scores:
         right = [
-            row["answer"] == task.form.spell(example.label)
+            row["answer"] == task.form.format_prediction(example.label)
             for row, example in zip(answers, examples, strict=True)
         ]
         assert scores["accuracy"] == pytest.approx(np.mean(right))
@@ -266,7 +281,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for number in range(PHOTOS):
         colour = (20 * number, 250 - 20 * number, 90)
         homes.picture(folder / f"photos/trip/{number}.png", colour, (20, 16))
-    grid = configured(
+    grid = make_settings(
         RegionsConfig, images=str(folder / "photos"), backbone=str(vit), grid=2, cpu=True
     )
     regions(grid, folder / "store")
@@ -274,7 +289,7 @@ def own(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (q, f"trip/{n}.png", ("dog", "cat", "sea")[n % 3]) for n in range(PHOTOS) for q in ASKED
     ]
     put(folder / "train.csv", table(("question", "photo", "answer"), *asked))
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(folder / "bert"),
         join="uniter",
@@ -307,7 +322,7 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
         predict(config_of(**settings, regions=store, best=3), out)
         answers = homes.answers(out)
         assert len(answers) == PHOTOS * len(ASKED)
-        form = described(own / f"run/seed-{seed}/model").form
+        form = read_description(own / f"run/seed-{seed}/model").form
         for line in homes.answers(own / f"run/seed-{seed}/predictions_dev.jsonl"):
             row = answers[int(line["official"])]
             assert row["predicted_answer"] == form.labels[line["prediction"]]
@@ -329,7 +344,7 @@ def test_a_run_is_asked_as_it_was_evaluated(own: Path, tmp_path: Path, capsys: A
 def answer_elsewhere(place: str) -> None:
     """What a process of its own does in a folder of its own."""
     os.chdir(place)
-    flags = "--model given --data new.csv --images photos --backbone vit --cpu --best 2"
+    flags = "--model given --data new.csv --images photos --backbone vit --cpu --top-k 2"
     assert main(["predict", *flags.split(), "--out", "answers.csv"]) == 0
     model = load("given", backbone="vit", device="cpu")
     photo = "photos/trip/1.png"
@@ -430,16 +445,18 @@ def test_python_tells_mistakes_in_one_line(own: Path) -> None:
 def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) -> None:
     """An adapter over CLIP, and VL-BERT end to end with stored boxes or boxes that are found now."""
     form = Classification(("cat", "dog", "sea"))
-    columns = OwnFile(text="question", label="answer", image="photo")
+    columns = TableTaskSettings(text="question", label="answer", image="photo")
     square = {"height": 16, "width": 16}
     clip = homes.teacher(tmp_path / "clip")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=square).save_pretrained(clip)
     torch.manual_seed(2)
-    adapter = ClipAdapter(load_base(str(clip)), Adapting("mlp", 3))
+    adapter = ClipAdapter(load_adapter_base(str(clip)), AdapterSettings("mlp", 3))
     adapter.export(tmp_path / "mlp")
     about = ModelDescription("table/own", form, head=ADAPTER, own=columns, reads=InputSpec(16, 1))
     models = {"adapter": saved(tmp_path / "adapter", tmp_path / "mlp", adapter, about)}
-    looking = end_to_end(toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32)
+    looking = make_end_to_end_model(
+        toys.bert(len(homes.words())), homes.words(), resnet(tmp_path / "cnn"), 32
+    )
     looking.export(tmp_path / "vlbert")
     facts = {"made_with": {"grid": 2, "backbone": str(own / "vit")}}
     about = replace(about, head=PLAIN, reads=InputSpec(16, 1, regions=True), regions=facts)
@@ -465,9 +482,9 @@ def test_models_that_look_at_the_photos_themselves(own: Path, tmp_path: Path) ->
     assert found[1] == pytest.approx(found[2], abs=1e-4)
     assert len(set(found[0])) > 2
     with pytest.raises(InputError, match="looks at whole photos; pass --images FOLDER"):
-        load(models["adapter"]).sight([str(own / "store")])
+        load(models["adapter"]).image_lookup([str(own / "store")])
     with pytest.raises(InputError, match="looks at the photos themselves; pass --images FOLDER"):
-        load(models["pixels"]).sight([str(own / "store")])
+        load(models["pixels"]).image_lookup([str(own / "store")])
 
 
 # -- what goes wrong ---------------------------------------------------------------------------------------------------
@@ -543,11 +560,11 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
     torch.manual_seed(5)
     other = homes.home(place / "other", toys.vit(), None)
     CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(other)
-    base = configured(
+    base = make_settings(
         RegionsConfig, images=str(own / "photos"), backbone=str(own / "vit"), cpu=True
     )
-    regions(changed(base, grid=3), place / "finer")
-    regions(changed(base, grid=2, backbone=str(other)), place / "foreign")
+    regions(replace_settings(base, grid=3), place / "finer")
+    regions(replace_settings(base, grid=2, backbone=str(other)), place / "foreign")
     put(place / "few.csv", "question\nwhat\n")
     put(place / "named.csv", "question,photo,answer\nwhat,trip/0.png,bird\n")
     put(place / "above.csv", "question,photo\nwhat,photos/trip/0.png\n")
@@ -563,7 +580,7 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
         kind = PredictConfig if command is predict else EvaluateConfig
         rest = (out,) if command is predict else ()
         with pytest.raises(InputError) as caught:
-            command(configured(kind, cpu=True, **settings), *rest)
+            command(make_settings(kind, cpu=True, **settings), *rest)
         assert "\n" not in str(caught.value)
         assert not (place / "answers.csv").exists()
         return str(caught.value)
@@ -578,7 +595,10 @@ def refused(own: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[...
             {"regions": "finer"},
             "boxes are from a grid of 3 x 3, the model learned from boxes of a grid of 2 x 2",
         ),
-        ({"regions": "foreign"}, "made by .*, the model learned from .*pass --other-regions"),
+        (
+            {"regions": "foreign"},
+            "made by .*, the model learned from .*pass --allow-region-mismatch",
+        ),
         ({"regions": ""}, "looks at regions of images; pass --regions STORE, or --images FOLDER"),
         ({"images": "photos"}, "give one of them"),
         (
@@ -742,7 +762,7 @@ def test_a_damaged_description(change: Any, message: str, own: Path, tmp_path: P
         MultipleChoice(("0", "1"), "each"),
         Regression(0, 5),
         Regression(),
-        OpenAnswer(("x", "<unk>"), never=("<unk>",)),
+        OpenAnswer(("x", "<unk>"), excluded_answers=("<unk>",)),
         RegionSelection("phrase", "kl"),
     ],
 )
@@ -751,11 +771,11 @@ def test_a_description_is_read_as_it_was_written(form: Any, tmp_path: Path) -> N
         "mine.dogs:DOGS", form, head="refcoco+", modules={"mine.dogs:DOGS": "0"}
     )
     about.write(tmp_path)
-    assert described(tmp_path) == about
+    assert read_description(tmp_path) == about
 
 
 def test_a_model_may_be_left_out(own: Path, tmp_path: Path) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(own / "bert"),
         data=str(own / "train.csv"),

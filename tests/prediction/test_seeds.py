@@ -23,11 +23,11 @@ from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY, MSE
 from groundling.core.output_types import Classification, MultipleChoice, RegionSelection, Regression
 from groundling.prediction import load
-from groundling.prediction.predictions import chosen, voted
-from groundling.settings.fields import configured
-from groundling.settings.inputs import Saved
+from groundling.prediction.predictions import choose_seed_models, combine_seeds
+from groundling.settings.fields import make_settings
+from groundling.settings.input_settings import SavedModelSettings
 from groundling.tasks import Task
-from groundling.training.evaluation import Scores
+from groundling.training.evaluation import EvaluationOutput
 
 
 def run(folder: Path, results: dict[int, dict[str, object]]) -> Path:
@@ -58,7 +58,7 @@ def result(score: object, metric: str = "accuracy", **more: object) -> dict[str,
 def test_the_best_on_held_out_data_answers_and_it_is_said(
     results: dict, best: int, words: str, tmp_path: Path
 ) -> None:
-    found = chosen(run(tmp_path / "run", results))
+    found = choose_seed_models(run(tmp_path / "run", results))
     assert found.folder == tmp_path / f"run/seed-{best}/model"
     assert found.others == ()
     assert f"seed {best} answers" in found.note
@@ -67,8 +67,8 @@ def test_the_best_on_held_out_data_answers_and_it_is_said(
 
 def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     folder = run(tmp_path / "run", {0: result(0.5), 1: result(0.9), 2: result(0.7)})
-    assert chosen(folder, 2).folder.parent.name == "seed-2"
-    found = chosen(folder, seeds="all")
+    assert choose_seed_models(folder, 2).folder.parent.name == "seed-2"
+    found = choose_seed_models(folder, seeds="all")
     assert [path.parent.name for path in (found.folder, *found.others)] == [
         "seed-1",
         "seed-0",
@@ -76,15 +76,15 @@ def test_a_seed_is_named_or_all_vote_but_not_both(tmp_path: Path) -> None:
     ]
     assert "seeds 0, 1, 2 vote" in found.note and "probabilities are means" in found.note
     with pytest.raises(InputError, match="--model-seed 1 names one seed, --all-seeds asks all"):
-        chosen(folder, 1, "all")
+        choose_seed_models(folder, 1, "all")
     with pytest.raises(InputError, match="holds no seeds with a saved model"):
-        chosen(folder / "seed-0", seeds="all")
+        choose_seed_models(folder / "seed-0", seeds="all")
 
 
-def said(*outputs: list[float], form: object) -> Scores:
+def said(*outputs: list[float], form: object) -> EvaluationOutput:
     rows = np.array(outputs)
     ids = [f"e{number}" for number in range(len(rows))]
-    return Scores(ids, rows, form.predict(rows), np.zeros(len(rows)), {})
+    return EvaluationOutput(ids, rows, form.predict(rows), np.zeros(len(rows)), {})
 
 
 def task(form: object, metric: object = ACCURACY) -> Task:
@@ -98,7 +98,7 @@ def test_most_seeds_decide_and_of_equals_the_mean_probability() -> None:
         said([3.0, 2.9, 0.0], [0.0, 1.0, 0.0], form=form),
         said([0.0, 9.0, 0.0], [1.0, 0.0, 0.0], form=form),
     ]
-    together = voted(parts, form, task(form))
+    together = combine_seeds(parts, form, task(form))
     shares = softmax(np.stack([one.outputs for one in parts]), -1).mean(0)
     assert shares[0].argmax() == 1  # the mean alone would say b, most seeds say a
     assert together.predictions.tolist() == [0, 2]  # one vote each: c has the highest mean
@@ -108,11 +108,13 @@ def test_most_seeds_decide_and_of_equals_the_mean_probability() -> None:
 
 def test_numbers_are_averaged_and_regions_that_are_not_there_stay_so() -> None:
     form = Regression(0, 5)
-    together = voted([said([1.0], form=form), said([4.0], form=form)], form, task(form, MSE))
+    together = combine_seeds(
+        [said([1.0], form=form), said([4.0], form=form)], form, task(form, MSE)
+    )
     assert together.predictions.tolist() == [2.5]
     pick = RegionSelection()
     parts = [said([1.0, 2.0, -np.inf], form=pick), said([1.0, 5.0, -np.inf], form=pick)]
-    together = voted(parts, pick, Task("t", pick, lambda *_: [], (), "t"))
+    together = combine_seeds(parts, pick, Task("t", pick, lambda *_: [], (), "t"))
     assert together.predictions.tolist() == [1]
     assert together.outputs[0, 2] == -np.inf
 
@@ -120,7 +122,7 @@ def test_numbers_are_averaged_and_regions_that_are_not_there_stay_so() -> None:
 def test_two_scores_a_choice_are_one_probability() -> None:
     form = MultipleChoice(("0", "1"), kind="each")
     parts = [said([9.0, 0.0, 0.0, 1.0], form=form), said([0.0, 3.0, 0.0, 1.0], form=form)]
-    together = voted(parts, form, task(form))
+    together = combine_seeds(parts, form, task(form))
     assert together.outputs.shape == (1, 2)
     assert together.predictions.tolist() == [0]  # a vote each; .5 of (.27, .88) is more
 
@@ -132,7 +134,7 @@ def mine(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.student(folder / "bert")
     rows = [(f"a dog number {n}", "yes" if n % 2 else "no") for n in range(60)]
     put(folder / "my.csv", table(("text", "label"), *rows))
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(folder / "bert"),
         data=str(folder / "my.csv"),
@@ -153,16 +155,20 @@ def test_commands_and_python_take_the_same_seeds(
     mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data = str(mine / "my.csv")
-    asked = PredictConfig(Saved(str(mine / "run"), cpu=True), data=data)
+    asked = PredictConfig(SavedModelSettings(str(mine / "run"), cpu=True), data=data)
     best = predict(asked, tmp_path / "best.jsonl")
     assert best["model"] == str(mine / "run/seed-2/model")
     assert "seed 2 answers, the best on dev (accuracy 0.8) of 0, 1, 2" in capsys.readouterr().err
     together = predict(
-        replace(asked, saved=replace(asked.saved, all_seeds=True)), tmp_path / "all.jsonl"
+        replace(asked, saved_model=replace(asked.saved_model, all_seeds=True)),
+        tmp_path / "all.jsonl",
     )
     assert "seeds 0, 1, 2 vote" in together["notes"][0]
     alone = [
-        predict(replace(asked, saved=replace(asked.saved, model_seed=n)), tmp_path / f"{n}.jsonl")
+        predict(
+            replace(asked, saved_model=replace(asked.saved_model, model_seed=n)),
+            tmp_path / f"{n}.jsonl",
+        )
         and homes.answers(tmp_path / f"{n}.jsonl")
         for n in range(3)
     ]
@@ -181,6 +187,8 @@ def test_commands_and_python_take_the_same_seeds(
     assert first.answer == homes.answers(tmp_path / "all.jsonl")[1]["answer"]
     assert load(mine / "run", device="cpu").folder == mine / "run/seed-2/model"
     scores = evaluate(
-        EvaluateConfig(Saved(str(mine / "run"), all_seeds=True, cpu=True), data=data, split="dev")
+        EvaluateConfig(
+            SavedModelSettings(str(mine / "run"), all_seeds=True, cpu=True), data=data, split="dev"
+        )
     )
     assert "vote" in scores["notes"][0]

@@ -7,24 +7,24 @@ from pathlib import Path
 import homes
 import pytest
 
-from groundling.command_line.inputs import weights
-from groundling.commands.finetune.result import all_alike
+from groundling.command_line.input_checks import check_weights_exist
+from groundling.commands.finetune.result import degenerate_seeds_note
 from groundling.core.errors import InputError
-from groundling.prediction.predictions import chosen
+from groundling.prediction.predictions import choose_seed_models
 from groundling.runs.folder import write_json
 
 
 def test_seeds_that_all_answer_alike_are_told() -> None:
-    assert all_alike({"seeds": [0, 1], "collapsed_seeds": [0, 1]})
-    assert not all_alike({"seeds": [0, 1], "collapsed_seeds": [1]})
+    assert degenerate_seeds_note({"seeds": [0, 1], "collapsed_seeds": [0, 1]})
+    assert not degenerate_seeds_note({"seeds": [0, 1], "collapsed_seeds": [1]})
 
 
 def test_a_run_in_place_of_its_model_is_told_where_the_model_is(tmp_path: Path) -> None:
     homes.student(tmp_path / "run/model")
-    weights("--student", str(tmp_path / "run/model"))
+    check_weights_exist("--student", str(tmp_path / "run/model"))
     write_json(tmp_path / "run/result.json", {})
     with pytest.raises(InputError, match=r"run's folder; its model is .*run/model$"):
-        weights("--student", str(tmp_path / "run"))
+        check_weights_exist("--student", str(tmp_path / "run"))
 
 
 def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
@@ -33,6 +33,6 @@ def test_seeds_of_an_earlier_command_do_not_answer(tmp_path: Path) -> None:
         told = {"metrics": ["accuracy"], "splits": ["dev"], "scores": {"dev": {"accuracy": score}}}
         write_json(tmp_path / f"seed-{seed}/result.json", told)
     write_json(tmp_path / "result.json", {"seeds": [0, 1]})
-    assert chosen(tmp_path).folder == tmp_path / "seed-1/model"
-    assert len(chosen(tmp_path, seeds="all").others) == 1
-    assert chosen(tmp_path, 2).folder == tmp_path / "seed-2/model"
+    assert choose_seed_models(tmp_path).folder == tmp_path / "seed-1/model"
+    assert len(choose_seed_models(tmp_path, seeds="all").others) == 1
+    assert choose_seed_models(tmp_path, 2).folder == tmp_path / "seed-2/model"

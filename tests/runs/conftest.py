@@ -11,12 +11,12 @@ from safetensors.torch import load_file
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 
 
 @pytest.fixture
 def control(given: Path) -> AdaptConfig:
-    return configured(
+    return make_settings(
         AdaptConfig,
         student=str(given / "student"),
         arm="mlm",
@@ -29,7 +29,7 @@ def control(given: Path) -> AdaptConfig:
 def whole(given: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """The weights of an undisturbed run."""
     out = tmp_path_factory.mktemp("whole")
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(given / "student"),
         arm="mlm",

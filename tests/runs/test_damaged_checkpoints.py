@@ -18,7 +18,7 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.core.errors import InputError
 from groundling.runs import checkpoints as checkpoint
 from groundling.runs.checkpoints import Counters
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 
 
 def flipped(path: Path) -> None:
@@ -40,7 +40,7 @@ def emptied(path: Path) -> None:
 def stopped(given: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """What a run leaves that is killed in its third and last step."""
     out = tmp_path_factory.mktemp("stopped") / "out"
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(given / "student"),
         arm="mlm",

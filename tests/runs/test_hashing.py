@@ -8,7 +8,7 @@ from homes import never, put
 
 from groundling.core.errors import InputError
 from groundling.runs import hashing
-from groundling.runs.hashing import CACHE, SMALL, data_hash, remember, sha256_of
+from groundling.runs.hashing import CACHE, SMALL, data_hash, remember_hashes, sha256_of
 from groundling.runs.run import Run
 
 LONG = b"x" * SMALL
@@ -59,12 +59,12 @@ def test_what_is_known_from_writing_is_not_read(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = put(tmp_path / "a.bin", LONG)
-    remember({file: "known"})
+    remember_hashes({file: "known"})
     assert data_hash(file) == "known"
     put(tmp_path / "b.bin", LONG).replace(file)
     assert data_hash(file) == sha256_of(file)
     monkeypatch.setattr(hashing, "SETTLED", 10**18)
-    remember({file: "known"})  # too new
+    remember_hashes({file: "known"})  # too new
     assert data_hash(file) == sha256_of(file)
 
 

@@ -21,19 +21,24 @@ from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.output_types import Classification, Regression
-from groundling.data.samples import TextSamples
-from groundling.models.text import load_text_encoder
-from groundling.prediction.predictions import Candidate, Prediction, cells_of, columns_of
-from groundling.settings.fields import configured
-from groundling.teachers import dataset
-from groundling.teachers import dataset as cache
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
+from groundling.data.samples import TextDataset
+from groundling.models.text_encoder import load_text_encoder
+from groundling.prediction.predictions import (
+    Candidate,
+    Prediction,
+    prediction_cells,
+    prediction_columns,
+)
+from groundling.settings.fields import make_settings
+from groundling.teachers import feature_cache
+from groundling.teachers import feature_cache as cache
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import FrozenCopy
 
 
 def adds_up(result: dict[str, Any]) -> None:
     """The loss is made of its terms and their weights, all of which are told."""
-    last, weights = result["last"], result["loss_weights"]
+    last, weights = result["train_metrics"], result["loss_weights"]
     assert set(weights) == set(last) - {"loss"}
     total = sum(weights[term] * mean for term, mean in last.items() if term != "loss")
     assert total == pytest.approx(last["loss"], rel=1e-4)
@@ -46,7 +51,7 @@ def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> Non
         tmp_path / "some.token.txt",
         "".join(f"{name}.jpg#0\ta dog and {name} cats\n" for name in names),
     )
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         student=str(homes.student(tmp_path / "bert")),
         regions=str(tmp_path / "store"),
@@ -64,7 +69,7 @@ def test_terms_and_weights_of_a_result_add_up_to_its_loss(tmp_path: Path) -> Non
 
 def test_the_card_of_a_model_names_weights_other_than_one(tmp_path: Path) -> None:
     student = homes.sentence_encoder(tmp_path / "student")
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(student),
         text=(str(homes.text(tmp_path / "text.txt", 40)),),
@@ -91,10 +96,10 @@ def test_a_run_without_a_teacher_does_not_speak_of_one(
             phases.append(what)
             super().__init__(what, *values, **more)
 
-    for module in (cache, dataset):
+    for module in (cache, feature_cache):
         monkeypatch.setattr(module, "Progress", Heard)
     text = load_text_encoder(homes.sentence_encoder(tmp_path / "student"))
-    samples = TextSamples([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
+    samples = TextDataset([Example("a", "a red dog"), Example("b", "two cats")], *text.inputs(24))
     TeacherDataset(samples, FrozenCopy(text), FeatureCache())
     TeacherDataset(samples, FrozenCopy(text), FeatureCache(tmp_path / "kept"))
     assert len(phases) == 4 and all("the student as it was" in phase for phase in phases)
@@ -111,7 +116,7 @@ def test_photos_that_are_skipped_are_counted_and_named(
     homes.picture(tmp_path / "photos/good.png", size=(20, 16))
     for number in range(7):
         homes.put(tmp_path / f"photos/broken-{number}.png", b"no photo")
-    config = configured(
+    config = make_settings(
         RegionsConfig, images=str(tmp_path / "photos"), backbone=str(vit), grid=2, cpu=True
     )
     result = regions(config, tmp_path / "store")
@@ -126,8 +131,8 @@ def test_numbers_in_a_file_of_answers_have_few_digits_and_the_same_order() -> No
     shares = (0.8177219919756766, 0.18227800802432342)
     best = tuple(Candidate(word, share) for word, share in zip(("yes", "no"), shares, strict=True))
     prediction = Prediction("yes", shares[0], best=best)
-    cells = cells_of(prediction, columns_of(Classification(("no", "yes")), 2))
+    cells = prediction_cells(prediction, prediction_columns(Classification(("no", "yes")), 2))
     assert list(cells.values()) == ["yes", 0.817722, "no", 0.182278]
     number = Prediction(np.float32(2.718281828).item(), best=(Candidate(2.7182817459106445),))
-    assert cells_of(number, columns_of(Regression(), 1)) == {"answer": 2.71828}
+    assert prediction_cells(number, prediction_columns(Regression(), 1)) == {"answer": 2.71828}
     assert prediction.probability == shares[0], "Python has all digits"

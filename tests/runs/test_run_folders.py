@@ -21,25 +21,25 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.commands.push import _card, _described
 from groundling.core.errors import InputError
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.runs.folder import (
     NO_RESULTS,
     PREPARED,
-    finished,
     open_run,
     read_json,
     read_log,
+    read_result,
     whole_file,
     whole_folder,
     write_json,
     write_whole,
 )
-from groundling.runs.run import ended
+from groundling.runs.run import finished_result
 from groundling.settings.training import TrainConfig
 from groundling.studies.clip_td.combined_runs import _files
 from groundling.studies.clip_td.shift import text_only_run
 from groundling.tasks import Task
-from groundling.training.held_out import means_by_epoch
+from groundling.training.held_out_loss import means_by_epoch
 
 TRAINED = ["--cpu", "--batch", "4", "--steps", "2", "--save-every", "1"]
 
@@ -54,21 +54,21 @@ def shelf(tmp_path_factory: pytest.TempPathFactory) -> Path:
     homes.rte(folder / "glue")
     standins.own_images(folder)
     standins.store(folder / "store", PHOTOS)
-    assert main(["data", "world", *standins.WORLD, "--out", str(folder / "world")]) == 0
+    assert main(["data", "make-world", *standins.WORLD, "--out", str(folder / "world")]) == 0
     return folder
 
 
 def commands(shelf: Path) -> dict[str, list[str]]:
     """A small run of every command that trains, without its `--out`."""
-    small = "--size 16 --patch 8 --vision-tower 16 1 --text-tower 16 1 --projection 8"
+    small = "--size 16 --patch-size 8 --vision-tower 16 1 --text-tower 16 1 --projection-dim 8"
     captions = f"--captions {shelf}/my_captions.tsv"
     text = f"--student {shelf}/student --teacher {shelf}/clip --text {shelf}/text.txt"
     arms = f"--adapt.student {shelf}/student --adapt.text {shelf}/text.txt --adapt.teacher {shelf}/clip"
     of_arms = "--train.steps 1 --train.batch 4 --train.cpu --tune.steps 1 --tune.batch 4 --tune.cpu"
     lines = {
-        "teach": f"teach {captions} --images {shelf}/my_photos {small}",
+        "train-clip": f"train-clip {captions} --images {shelf}/my_photos {small}",
         "adapt": f"adapt {text} --max-length 32",
-        "pretrain": f"pretrain --model visualbert --student {shelf}/student --regions {shelf}/store {captions}",
+        "pretrain": f"pretrain --architecture visualbert --model {shelf}/student --regions {shelf}/store {captions}",
         "finetune": f"finetune --model {shelf}/student --task glue/rte --data {shelf}/glue --seeds 1",
         "probe": f"probe --model {shelf}/student --data {shelf}/world --seeds 1",
     }
@@ -106,7 +106,7 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
     opened = [path.parent for path in (tmp_path / "out").rglob("config.json")]
     opened = [folder for folder in opened if PREPARED not in folder.parts]
     assert opened
-    if name in ("teach", "adapt"):
+    if name in ("train-clip", "adapt"):
         assert list((tmp_path / "out" / PREPARED).rglob("*.json"))
     for folder in opened:
         open_run(folder, "another", {"lr": 1}, {})
@@ -116,10 +116,10 @@ def test_a_command_that_was_refused_before_its_first_step_leaves_its_folder_to_o
 
 def test_what_was_prepared_for_other_settings_is_not_taken(shelf: Path, tmp_path: Path) -> None:
     """The samples were fewer than a batch; by then there was a tokenizer, of another vocabulary."""
-    line = [*commands(shelf)["teach"], "--out", str(tmp_path / "out")]
-    assert main([*line, "--vocabulary", "600", "--batch", "200"]) == 2
-    assert main([*line, "--vocabulary", "530"]) == 0
-    assert main([*line[:-1], str(tmp_path / "fresh"), "--vocabulary", "530"]) == 0
+    line = [*commands(shelf)["train-clip"], "--out", str(tmp_path / "out")]
+    assert main([*line, "--vocab-size", "600", "--batch", "200"]) == 2
+    assert main([*line, "--vocab-size", "530"]) == 0
+    assert main([*line[:-1], str(tmp_path / "fresh"), "--vocab-size", "530"]) == 0
     made = homes.digests(tmp_path / "out" / "model")
     assert made == homes.digests(tmp_path / "fresh" / "model")
     assert not (tmp_path / "out" / PREPARED).exists()
@@ -127,19 +127,19 @@ def test_what_was_prepared_for_other_settings_is_not_taken(shelf: Path, tmp_path
 
 @pytest.mark.parametrize("kept", ["checkpoints/step-000000001/x", "seed-0/result.json", "notes.md"])
 def test_what_a_run_saved_or_nobody_knows_keeps_its_folder(kept: str, tmp_path: Path) -> None:
-    open_run(tmp_path, "teach", {"lr": 1}, {})
+    open_run(tmp_path, "train-clip", {"lr": 1}, {})
     put(tmp_path / kept, "{}")
     for name in NO_RESULTS:
         put(tmp_path / "inside" / name, "")
     with pytest.raises(InputError, match=r"holds another run \(config.lr: 1 there, 2 now\)"):
-        open_run(tmp_path, "teach", {"lr": 2}, {})
+        open_run(tmp_path, "train-clip", {"lr": 2}, {})
     assert (tmp_path / kept).exists()
 
 
 def test_the_same_run_goes_on_with_what_it_prepared(tmp_path: Path) -> None:
-    open_run(tmp_path, "teach", {"lr": 1}, {})
+    open_run(tmp_path, "train-clip", {"lr": 1}, {})
     there = put(tmp_path / PREPARED / "tokenizer.json", "{}")
-    open_run(tmp_path, "teach", {"lr": 1}, {})
+    open_run(tmp_path, "train-clip", {"lr": 1}, {})
     assert there.exists()
 
 
@@ -218,7 +218,7 @@ class ReadOnly:
         return path.is_relative_to(self.folder)
 
 
-@pytest.mark.parametrize("name", ["finetune", "teach", "verdict", "ensemble"])
+@pytest.mark.parametrize("name", ["finetune", "train-clip", "verdict", "ensemble"])
 def test_a_finished_run_on_a_disk_that_cannot_be_written_to_gives_its_result(
     name: str,
     shelf: Path,
@@ -336,7 +336,7 @@ WHOLE = {
     "commands/adapt/run.py": "into a folder that is renamed",
     "studies/worlds/stand_ins.py": "into a folder that is renamed",
     "models/adapters.py": "into a folder that is renamed",
-    "models/sentence.py": "into a folder that is renamed",
+    "models/sentence_modules.py": "into a folder that is renamed",
     "vision_language/single_stream.py": "into a folder that is renamed",
 }
 """Modules that write to files by their own hands, and why nobody finds half a file there."""
@@ -378,17 +378,17 @@ def test_e14_what_commands_wrote_is_looked_at_before_it_is_taken(tmp_path: Path)
     with pytest.raises(InputError, match=r"config.json: not the settings of a run"):
         open_run(out, "finetune", {"steps": 1}, {})
     put(out / "seed-0/predictions_val.jsonl", "")
-    task = named("tasks", Task, "vcr/answer")
+    task = resolve("tasks", Task, "vcr/answer")
     put(out / "seed-0/result.json", json.dumps({"task": task.name}))
     with pytest.raises(InputError, match=r"settings of a run"):
         text_only_run(out / "seed-0/predictions_val.jsonl")
     with pytest.raises(InputError, match=r"result.json: expected a whole number in 'seed'"):
         _files(str(out), task, "val")
     with pytest.raises(InputError, match=r"result.json: not as its run wrote it .KeyError: 'last'"):
-        ended(out / "seed-0", lambda done: done["last"]["loss"])
+        finished_result(out / "seed-0", lambda done: done["train_metrics"]["loss"])
     put(out / "seed-0/result.json", json.dumps({"trained_on": 1}))
     with pytest.raises(InputError, match=r"result.json: 'trained_on' is 1, expected a list"):
-        finished(out / "seed-0")
+        read_result(out / "seed-0")
     put(
         out / "config.json",
         json.dumps({"kind": "adapt", "config": 1, "inputs": {}, "versions": {}}),
@@ -428,8 +428,8 @@ def test_e14_a_number_that_no_float_holds_is_no_line_of_a_log(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "line",
     [
-        ["data", "world", *standins.WORLD],
-        ["data", "tasks", *standins.TASKS],
+        ["data", "make-world", *standins.WORLD],
+        ["data", "make-tasks", *standins.TASKS],
         ["verdict", "--runs", ".", "b=."],
         ["figures", "--results", "."],
     ],

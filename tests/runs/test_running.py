@@ -26,25 +26,25 @@ from transformers import (
 )
 
 from groundling.cli import main
-from groundling.commands.teach import COMMAND as teach
-from groundling.commands.teach import TeachConfig
+from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import TeachConfig
 from groundling.core.batch import collate
-from groundling.core.errors import InputError, nearest
+from groundling.core.errors import InputError, did_you_mean
 from groundling.core.output_types import Classification
 from groundling.models import hub
-from groundling.models.clip import load_two_towers
+from groundling.models.clip import load_clip_dual_encoder
 from groundling.models.loading import load_config, load_tokenizer, load_weights
-from groundling.models.text import recomputing
+from groundling.models.text_encoder import gradient_checkpointing
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.supervised import Supervised
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.runs import progress
 from groundling.runs.checkpoints import Checkpoints, Counters
 from groundling.runs.folder import whole_folder
-from groundling.runs.progress import Progress, followed
-from groundling.settings.objectives import Adversarial
+from groundling.runs.progress import Progress, track
+from groundling.settings.objectives import AdversarialSettings
 from groundling.settings.training import TrainConfig
-from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
+from groundling.training.training_steps import load_training_step
 
 CPU = TrainConfig(steps=3, batch=8, lr=1e-3, log_every=1, cpu=True)
 
@@ -79,7 +79,7 @@ def test_d2_without_a_terminal_a_line_comes_every_half_minute() -> None:
 
 
 def test_a_short_phase_says_nothing_and_an_unknown_total_is_none(capsys: Any) -> None:
-    assert list(followed(range(5), "reading", "image")) == [0, 1, 2, 3, 4]
+    assert list(track(range(5), "reading", "image")) == [0, 1, 2, 3, 4]
     assert capsys.readouterr().err == ""
     clock = Clock()
     out = io.StringIO()
@@ -145,8 +145,8 @@ def test_training_tells_its_loss_and_its_rate(
 )
 def test_the_nearest_name_is_offered(name: str, expected: str) -> None:
     offered = ["glue/rte", "glue/sts-b", "snli-ve", "vqa"]
-    assert nearest(name, offered) == f"; did you mean {expected}?"
-    assert nearest("xyzzy", offered) == ""
+    assert did_you_mean(name, offered) == f"; did you mean {expected}?"
+    assert did_you_mean("xyzzy", offered) == ""
 
 
 @pytest.mark.parametrize(
@@ -157,7 +157,7 @@ def test_the_nearest_name_is_offered(name: str, expected: str) -> None:
         ("finetune --model m --data d --task glue/rte --objectives contrastiv", "contrastive?"),
         ("adapt --student s --arm xdbrt", "did you mean xdbert?"),
         ("adapt --student s --arm mlm+matsh", "did you mean match?"),
-        ("adapt --student s --arm mlm --inner vila", "did you mean villa?"),
+        ("adapt --student s --arm mlm --training-step vila", "did you mean villa?"),
         ("info xdbert-bert-bse", "did you mean xdbert-bert-base?"),
     ],
 )
@@ -184,9 +184,9 @@ def offline(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setattr(hub, "is_offline_mode", lambda: False)
     monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "get_session", Session)
-    hub.is_there.cache_clear()
+    hub.is_hub_reachable.cache_clear()
     yield asked
-    hub.is_there.cache_clear()
+    hub.is_hub_reachable.cache_clear()
 
 
 def test_a_hub_id_without_a_hub_is_one_line_after_one_question(offline: list[str]) -> None:
@@ -214,7 +214,7 @@ def test_what_the_cache_has_still_loads(
 def test_offline_by_wish_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hub, "is_offline_mode", lambda: True)
     monkeypatch.setattr(hub, "get_session", homes.never)
-    hub.is_there.cache_clear()
+    hub.is_hub_reachable.cache_clear()
     assert hub.local_only("no-one/here") == {"local_files_only": True}
     assert hub.local_only(Path(__file__).parent) == {}
 
@@ -226,7 +226,7 @@ def test_offline_by_wish_asks_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_recomputing_changes_no_number_of_a_text_encoder(
     name: str, student: Any, tmp_path: Path
 ) -> None:
-    texts = toys.TextSamples(toys.examples(16), student(name).inputs(40)[0])
+    texts = toys.TextDataset(toys.examples(16), student(name).inputs(40)[0])
     found: dict[bool, Any] = {}
     for again in (False, True):
         model = student(name)
@@ -246,10 +246,10 @@ def test_recomputing_goes_together_with_passes_that_share_a_graph(
     for again in (False, True):
         model = student()
         torch.manual_seed(1)
-        task = Supervised(model.sizes, form=Classification(("no", "yes")))
+        task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
         config = replace(CPU, steps=2, gradient_checkpointing=again)
-        villa = inner_step("villa", Adversarial())
-        train(model, [task], text_only, config, tmp_path / str(again), inner=villa)
+        villa = load_training_step("villa", AdversarialSettings())
+        train(model, [task], text_only, config, tmp_path / str(again), training_step=villa)
         found[again] = model.state_dict()
     assert_equal(found[False], found[True])
 
@@ -270,7 +270,7 @@ def gradients(model: nn.Module, batch: Any, again: bool) -> tuple[dict[str, torc
     ]
     torch.manual_seed(5)
     if again:
-        with recomputing(model):
+        with gradient_checkpointing(model):
             loss(model(batch)).backward()
     else:
         loss(model(batch)).backward()
@@ -282,8 +282,8 @@ def gradients(model: nn.Module, batch: Any, again: bool) -> tuple[dict[str, torc
 
 
 def loss(encoded: Any) -> torch.Tensor:
-    parts = (encoded.text, encoded.visual, encoded.joint_text, encoded.text_embedding)
-    parts = (*parts, encoded.image_embedding)
+    parts = (encoded.text, encoded.visual, encoded.joint_text, encoded.text_embeds)
+    parts = (*parts, encoded.image_embeds)
     return sum((part.square().sum() for part in parts if part is not None), torch.zeros(()))
 
 
@@ -306,7 +306,7 @@ def test_recomputing_changes_no_gradient_of_models_around_encoders(
 def test_a_model_that_cannot_recompute_is_named() -> None:
     with (
         pytest.raises(InputError, match=r"^--gradient-checkpointing: no part of this Linear"),
-        recomputing(nn.Linear(2, 2)),
+        gradient_checkpointing(nn.Linear(2, 2)),
     ):
         pass
 
@@ -335,7 +335,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def continued(place: Path, **options: Any) -> TeachConfig:
     return TeachConfig(
-        start=str(place / "clip"),
+        model=str(place / "clip"),
         captions=str(place / "captions.tsv"),
         images=str(place / "images"),
         **options,
@@ -360,12 +360,12 @@ def test_teach_goes_on_from_a_clip(place: Path, tmp_path: Path) -> None:
 
 
 def test_its_pictures_are_prepared_as_its_processor_says(place: Path) -> None:
-    towers, cut = load_two_towers(place / "clip")
+    towers, cut = load_clip_dual_encoder(place / "clip")
     image = Image.open(place / "images/3.png")
     processor = AutoImageProcessor.from_pretrained(place / "clip", backend="pil")
     wanted = processor(images=image, return_tensors="pt")["pixel_values"]
     pixels = torch.from_numpy(cut(image)).unsqueeze(0)
-    mine = (pixels.float() / towers.white - towers.mean) / towers.std
+    mine = (pixels.float() / towers.max_pixel - towers.mean) / towers.std
     torch.testing.assert_close(mine, wanted)
 
 
@@ -387,7 +387,7 @@ def test_settings_of_a_new_clip_are_refused(
 
 def test_what_is_no_clip_is_refused(place: Path, tmp_path: Path, siglip: Any) -> None:
     siglip.save_pretrained(tmp_path / "siglip")
-    config = replace(continued(place), start=str(tmp_path / "siglip"))
+    config = replace(continued(place), model=str(tmp_path / "siglip"))
     with pytest.raises(InputError, match="a siglip model; expected a CLIP with both towers"):
         teach(config, CPU, tmp_path / "out")
 

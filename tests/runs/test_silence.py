@@ -14,7 +14,7 @@ from groundling.cli import main
 from groundling.command_line import Command
 from groundling.runs import jobs, progress
 from groundling.runs.jobs import Job, run_jobs
-from groundling.runs.progress import Progress, heard
+from groundling.runs.progress import Progress, report_silence
 
 
 def wait_for(out: io.StringIO, text: str) -> None:
@@ -33,7 +33,7 @@ def soon(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("soon")
 def test_a_silent_command_says_how_long_it_has_been_at_work() -> None:
     out = io.StringIO()
-    with heard("ask", out):
+    with report_silence("probe-facts", out):
         wait_for(out, "ask: at work, 0:00:00 so far\n")
         shown = Progress("reading", 3, "image", stream=io.StringIO(), clock=lambda: 0.0)
         inner = Progress("training", 9, "step", stream=io.StringIO(), clock=lambda: 0.0)
@@ -61,11 +61,11 @@ def test_beside_a_bar_and_in_other_processes_nothing_is_said(
 
     out = io.StringIO()
     shown = Progress("training", 9, "step", stream=SilentTerminal())
-    with heard("ask", out):
+    with report_silence("probe-facts", out):
         time.sleep(0.2)
     shown.close()
     monkeypatch.setenv("RANK", "1")
-    with heard("ask", out):
+    with report_silence("probe-facts", out):
         time.sleep(0.1)
     assert out.getvalue() == ""
 
@@ -74,7 +74,7 @@ def test_every_command_is_heard(monkeypatch: pytest.MonkeyPatch, capsys: Any) ->
     monkeypatch.setattr(progress, "SECONDS", 0.01)
     monkeypatch.setattr(Command, "check", lambda *_: None)
     monkeypatch.setattr(Command, "call", lambda *_: time.sleep(0.5))
-    assert main(["ask"]) == 0
+    assert main(["probe-facts"]) == 0
     assert "ask: at work, " in capsys.readouterr().err
 
 

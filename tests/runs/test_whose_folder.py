@@ -25,7 +25,7 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune import run as tuning
 from groundling.core.errors import InputError
 from groundling.runs.run import Run
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 
 
 def test_a_folder_belongs_to_one_run(
@@ -42,7 +42,7 @@ def test_a_folder_belongs_to_one_run(
 
     for config, training, difference in (
         (control, replace(STEPS, lr=2e-3), "lr: 0.001 there, 0.002 now"),
-        (changed(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
+        (replace_settings(control, mask_rate=0.3), STEPS, "mask_rate: 0.15 there, 0.3 now"),
         (
             replace(control, arm="joint_mlm", teacher=str(given / "teacher")),
             STEPS,
@@ -55,7 +55,7 @@ def test_a_folder_belongs_to_one_run(
         assert str(out) in str(error.value)
     with pytest.raises(InputError, match="kind: adapt there, finetune now"):
         finetune(
-            configured(
+            make_settings(
                 FinetuneConfig,
                 model=str(given / "student"),
                 task="glue/rte",

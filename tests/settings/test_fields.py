@@ -14,18 +14,18 @@ import groundling
 from groundling.cli import COMMANDS, main
 from groundling.core.errors import InputError
 from groundling.settings.fields import (
+    InvalidSettingError,
     Setting,
     Settings,
-    WrongSetting,
     above,
     at_least,
     between,
-    changed,
-    configured,
-    declared,
-    filled,
-    flat,
+    declared_settings,
+    fill_settings,
+    flatten_settings,
+    make_settings,
     may_repeat,
+    replace_settings,
 )
 
 
@@ -71,13 +71,13 @@ WRONG = [
     ("rate", float("inf"), "--rate = inf, expected more than 0, and a finite number"),
     ("betas", (0.9,), "--betas = 0.9, expected two numbers"),
     ("betas", 0.9, "--betas = 0.9, expected two numbers"),
-    ("kind", "c", "--kind = c, expected one of a, b"),
+    ("kind", "c", "--model-format = c, expected one of a, b"),
     ("file", None, "--file = None, expected a text"),
     ("full", 1, "--full = 1, expected true or false"),
     ("files", ("a", 1), "--files = ['a', 1], expected a list of texts"),
     ("share", 1.1, "--share = 1.1, expected 0 to 1"),
     ("names", ("a", "b", "a"), "--names: a is there twice; leave one out"),
-    ("inner", 3, "--inner = 3, expected"),
+    ("inner", 3, "--training-step = 3, expected"),
 ]
 
 
@@ -85,7 +85,7 @@ WRONG = [
 def test_a_value_that_does_not_fit_is_refused_when_settings_are_made(
     name: str, value: Any, told: str
 ) -> None:
-    with pytest.raises(WrongSetting) as caught:
+    with pytest.raises(InvalidSettingError) as caught:
         (Inner if name in ("share", "names") else Outer)(**{name: value})
     assert str(caught.value).startswith(told)
     assert str(caught.value.under("train.")).startswith(told.replace("--", "--train.", 1))
@@ -103,22 +103,22 @@ def test_numbers_of_numpy_are_plain_numbers() -> None:
     made = Outer(count=np.int64(4), rate=np.float32(0.5), betas=betas)  # type: ignore[arg-type]
     assert [*map(type, (made.count, made.rate, *made.betas))] == [int, float, float, float]
     assert (made.count, made.rate, made.betas) == (4, 0.5, (0.5, 0.25))
-    with pytest.raises(WrongSetting, match="expected a whole number"):
+    with pytest.raises(InvalidSettingError, match="expected a whole number"):
         Outer(count=np.float32(4))  # type: ignore[arg-type]
 
 
 def test_a_group_that_does_not_change_is_not_made_again() -> None:
     start = Outer()
-    assert changed(start) is start
-    assert changed(start, count=4).inner is start.inner
-    assert changed(start, share=1).inner.share == 1
+    assert replace_settings(start) is start
+    assert replace_settings(start, count=4).inner is start.inner
+    assert replace_settings(start, share=1).inner.share == 1
 
 
 def test_every_road_checks_the_same(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(InputError, match=r"^here: share = 2, expected 0 to 1"):
-        filled([Outer()], {"share": 2}, "here")
+        fill_settings([Outer()], {"share": 2}, "here")
     with pytest.raises(InputError, match=r"--mask-rate = 2, expected more than 0 and below 1"):
-        configured(type(COMMANDS["adapt"].settings["_own"]), mask_rate=2)
+        make_settings(type(COMMANDS["adapt"].settings["_own"]), mask_rate=2)
     with pytest.raises(InputError, match=r"mask_rate = 2, expected more than 0 and below 1"):
         groundling.adapt(mask_rate=2)
     assert main(["adapt", "--mask-rate", "2"]) == 2
@@ -133,7 +133,9 @@ def every_class() -> Iterator[Any]:
         kind: Any = waiting.pop()
         if kind not in seen:
             seen.add(kind)
-            waiting += [one.kind for one in declared(kind).values() if is_dataclass(one.kind)]
+            waiting += [
+                one.kind for one in declared_settings(kind).values() if is_dataclass(one.kind)
+            ]
             yield kind
 
 
@@ -144,27 +146,29 @@ CLASSES = sorted(every_class(), key=lambda kind: kind.__qualname__)
 def test_every_number_has_a_range_in_which_its_default_is(kind: Any) -> None:
     assert issubclass(kind, Settings)
     for one in fields(kind):
-        setting: Setting = declared(kind)[one.name]
-        if setting.member in (int, float):
+        setting: Setting = declared_settings(kind)[one.name]
+        if setting.element_type in (int, float):
             assert setting.range is not None, one.name
             nan = float("nan")
             assert nan not in setting.range
-            with pytest.raises(WrongSetting, match=rf"--{one.name.replace('_', '-')} = \[?nan"):
+            with pytest.raises(
+                InvalidSettingError, match=rf"--{one.name.replace('_', '-')} = \[?nan"
+            ):
                 kind(**{one.name: (nan,) if setting.count == -1 else nan})
         if not is_dataclass(setting.kind):
-            assert setting.fitted(one.default) == one.default
+            assert setting.convert(one.default) == one.default
 
 
 @pytest.mark.parametrize("kind", CLASSES)
 def test_every_list_of_texts_takes_a_lone_one(kind: Any) -> None:
-    for group, one in flat(kind()):
+    for group, one in flatten_settings(kind()):
         if one.kind == tuple[str, ...]:
-            config = changed(kind(), **{one.name: "td_text"})
-            held = {each.name: vars(found)[each.name] for found, each in flat(config)}
+            config = replace_settings(kind(), **{one.name: "td_text"})
+            held = {each.name: vars(found)[each.name] for found, each in flatten_settings(config)}
             assert held[one.name] == ("td_text",), (group, one.name)
 
 
-@pytest.mark.parametrize("flags", [["--seeds", "0"], ["--max-train", "-5"]])
+@pytest.mark.parametrize("flags", [["--seeds", "0"], ["--limit-train", "-5"]])
 def test_compare_refuses_before_anything_is_trained(
     flags: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -14,10 +14,10 @@ from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.errors import InputError
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 
 TUNE = ["finetune", "--model", "STUDENT", "--data", "GLUE", "--task", "glue/rte"]
-SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C"]
+SEEING = ["pretrain", "--model", "STUDENT", "--regions", "R", "--captions", "C"]
 
 
 @pytest.mark.parametrize(
@@ -30,7 +30,7 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
             "'nonsense' is none of mlm, xdbert, l1, contrastive",
         ),
         (["adapt", "--student", "STUDENT", "--arm", "mlm"], "--text"),
-        (["teach"], "needs --captions"),
+        (["train-clip"], "needs --captions"),
         (["finetune"], "needs --model"),
         (
             ["finetune", "--model", "STUDENT", "--data", "x", "--task", "glue/x"],
@@ -44,8 +44,11 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
             [*TUNE, "--label", "y"],
             "--label y makes a task",
         ),
-        ([*TUNE, "--blind"], "--blind: is about regions; pass --regions STORE or leave it out"),
-        ([*TUNE, "--most-regions", "3"], "--most-regions 3: is about regions"),
+        (
+            [*TUNE, "--zero-region-features"],
+            "--zero-region-features: is about regions; pass --regions STORE or leave it out",
+        ),
+        ([*TUNE, "--max-regions", "3"], "--max-regions 3: is about regions"),
         (["probe"], "needs --model"),
         (
             ["probe", "--model", "STUDENT", "--data", "GLUE"],
@@ -56,15 +59,15 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
             ["compare", "--arms", "nonsense", "--tasks", "glue/rte", "--data", "GLUE"],
             "'nonsense' is none of",
         ),
-        (["data", "world", "--nouns", "3"], "--nouns = 3, expected 4 to 1000"),
+        (["data", "make-world", "--nouns", "3"], "--nouns = 3, expected 4 to 1000"),
         (["info", "nonsense"], "nonsense: neither a model folder nor a preset"),
         (
-            [*SEEING, "--budget", "-1"],
-            "--budget = -1, expected at least 0",
+            [*SEEING, "--max-total-length", "-1"],
+            "--max-total-length = -1, expected at least 0",
         ),
         (
-            [*SEEING, "--most-regions", "-1"],
-            "--most-regions = -1, expected at least 0",
+            [*SEEING, "--max-regions", "-1"],
+            "--max-regions = -1, expected at least 0",
         ),
         (
             [
@@ -75,9 +78,9 @@ SEEING = ["pretrain", "--student", "STUDENT", "--regions", "R", "--captions", "C
                 "GLUE",
                 "--task",
                 "cola",
-                "--max-train=-1",
+                "--limit-train=-1",
             ],
-            "--max-train = -1, expected at least 0",
+            "--limit-train = -1, expected at least 0",
         ),
     ],
 )
@@ -100,17 +103,17 @@ NUMBERS = {
     "max_windows": (-1,),
     "cache_gb": (nan, -1.0),
     "mask_rate": (1.5, nan),
-    "adversarial_size": (nan,),
+    "adversarial_lr": (nan,),
 }
 
 
 @pytest.mark.parametrize("kind", [AdaptConfig, PretrainConfig, FinetuneConfig])
 def test_numbers_out_of_range_are_told_by_their_flag(kind: Any) -> None:
-    configured(kind, cache_gb=inf, td_weight=0.0)
+    make_settings(kind, cache_gb=inf, td_weight=0.0)
     for name, values in NUMBERS.items():
         for value in values:
             with pytest.raises(InputError) as told:
-                configured(kind, **{name: value})
+                make_settings(kind, **{name: value})
             flag = f"--{name.replace('_', '-')} = {value}, expected "
             assert str(told.value).startswith(flag)
 
@@ -118,16 +121,16 @@ def test_numbers_out_of_range_are_told_by_their_flag(kind: Any) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["teach", "--window", "2"],
-        ["teach", "--patch", "0"],
-        ["teach", "--shift", "1.5"],
-        ["teach", "--text-tower", "64", "-1"],
+        ["train-clip", "--context-length", "2"],
+        ["train-clip", "--patch-size", "0"],
+        ["train-clip", "--max-shift", "1.5"],
+        ["train-clip", "--text-tower", "64", "-1"],
         ["finetune", "--max-length", "-1"],
-        ["regions", "--overlap", "1.5"],
-        ["regions", "--most", "0"],
-        ["similarity", "--draws", "0"],
+        ["regions", "--iou-threshold", "1.5"],
+        ["regions", "--max-boxes", "0"],
+        ["similarity", "--permutations", "0"],
         ["quickstart", "--scale", "0.0"],
-        ["compare", "--adapt.max-texts", "-1"],
+        ["compare", "--adapt.limit", "-1"],
     ],
 )
 def test_e8_e13_ranges_are_told_before_anything_starts(
@@ -142,7 +145,7 @@ def test_e8_e13_ranges_are_told_before_anything_starts(
     "command",
     [
         ["adapt", "--student", "S", "--arm", "mlm"],
-        ["pretrain", "--student", "S", "--regions", "R", "--captions", "C"],
+        ["pretrain", "--model", "S", "--regions", "R", "--captions", "C"],
         TUNE,
     ],
 )

@@ -7,12 +7,12 @@ import numpy as np
 from groundling.core.rng import generator
 from groundling.stats.resampling import (
     DRAWS,
-    drawn_counts,
+    bootstrap_sums,
+    draw_item_counts,
+    draw_resample,
+    draw_resample_counts,
     interval,
-    redrawn,
-    resampled,
-    sums_of,
-    times_drawn,
+    sum_resamples,
 )
 
 
@@ -22,26 +22,26 @@ def rng(name: str = "test") -> np.random.Generator:
 
 def test_as_many_are_drawn_as_there_are() -> None:
     ones = np.ones((7, 1))
-    assert (resampled(ones, rng()) == 7).all()
-    assert resampled(ones, rng(), 150).shape == (150, 1)
-    assert (resampled(ones[:3], rng(), often=np.array([4, 2, 1])) == 7).all()
-    assert (drawn_counts(7, rng()).sum(1) == 7).all()
-    assert (times_drawn(7, 30, rng()).sum(1) == 7).all()
-    assert set(redrawn(np.arange(7), rng())) <= set(range(7))
+    assert (bootstrap_sums(ones, rng()) == 7).all()
+    assert bootstrap_sums(ones, rng(), 150).shape == (150, 1)
+    assert (bootstrap_sums(ones[:3], rng(), often=np.array([4, 2, 1])) == 7).all()
+    assert (draw_resample_counts(7, rng()).sum(1) == 7).all()
+    assert (draw_item_counts(7, 30, rng()).sum(1) == 7).all()
+    assert set(draw_resample(np.arange(7), rng())) <= set(range(7))
 
 
 def test_kept_counts_give_the_same_sums() -> None:
     sums = generator(1, "sums").random((23, 3))
-    kept = drawn_counts(len(sums), rng())
+    kept = draw_resample_counts(len(sums), rng())
     assert kept.shape == (DRAWS, 23)
-    np.testing.assert_array_equal(sums_of(kept, sums), resampled(sums, rng()))
+    np.testing.assert_array_equal(sum_resamples(kept, sums), bootstrap_sums(sums, rng()))
 
 
 def test_each_thing_is_drawn_once_on_average() -> None:
-    for drawn in (drawn_counts(11, rng()), times_drawn(11, DRAWS, rng())):
+    for drawn in (draw_resample_counts(11, rng()), draw_item_counts(11, DRAWS, rng())):
         np.testing.assert_allclose(drawn.mean(0), 1, atol=0.1)
     often = np.array([8, 3])
-    found = resampled(np.eye(2), rng(), often=often)
+    found = bootstrap_sums(np.eye(2), rng(), often=often)
     np.testing.assert_allclose(found.mean(0), often, atol=0.1)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from builders.results import both, write_runs
 
-from groundling.runs.report import Difference, forest
+from groundling.runs.report import ForestRow, forest_plot
 from groundling.stats.verdict import SeedRuns
 from groundling.stats.verdict_report import judge_folders
 
@@ -70,7 +70,9 @@ def test_votes_that_agree_are_no_zero_beside_a_difference(told: Any) -> None:
 
 @pytest.mark.parametrize("broad", [True, False])
 def test_an_interval_that_ends_at_zero_does_not_hide_the_line(broad: bool) -> None:
-    (axes,) = forest([Difference("a", "3 seeds", 1, (0, 2), [1.0], False)], "points", broad).axes
+    (axes,) = forest_plot(
+        [ForestRow("a", "3 seeds", 1, (0, 2), [1.0], False)], "points", broad
+    ).axes
     zero = [line for line in axes.lines if list(line.get_xdata()) == [0, 0]]
     (dashed,) = [line for line in zero if line.get_linestyle() == "--"]
     others = [line for line in axes.lines if line is not dashed]

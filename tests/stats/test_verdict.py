@@ -16,7 +16,7 @@ from homes import put
 from scipy import stats
 
 from groundling.cli import main
-from groundling.command_line.names import published as reported
+from groundling.command_line.registered_names import published_scores as reported
 from groundling.core.errors import InputError
 from groundling.core.metrics import (
     ACCURACY,
@@ -30,7 +30,7 @@ from groundling.core.metrics import (
     SPEARMAN,
 )
 from groundling.core.rng import generator
-from groundling.stats.finished_runs import collect, read_predictions
+from groundling.stats.finished_runs import collect_runs, read_split_predictions
 from groundling.stats.verdict import SeedRuns, bootstrap, decide, holm, judge, permutation, power
 from groundling.stats.verdict_report import judge_folders
 
@@ -106,7 +106,7 @@ def test_accumulated_wins_are_those_of_common_seeds() -> None:
 
 
 BOOTSTRAPPED = [
-    metric.of_gains() if metric.graded else metric
+    metric.from_per_example() if metric.uses_example_scores else metric
     for metric in METRICS
     if metric is not SPEARMAN  # whose ranks change
 ]
@@ -340,11 +340,11 @@ def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
     for task, metric in (("refcoco+", PICKED), ("vqa", SCORE), ("glue/cola", MATTHEWS)):
         labels = {PICKED: [0, 1, -100], SCORE: [[1, 0.6], [0, 0.3]]}.get(metric)
         folder = write_runs(tmp_path / metric.name, made, task, metric.name, labels)
-        found, judged = collect("a", folder)[task]
-        assert (judged.name, judged.scale, judged.classes) == (
+        found, judged = collect_runs("a", folder)[task]
+        assert (judged.name, judged.scale, judged.is_classification) == (
             metric.name,
             metric.scale,
-            metric.classes,
+            metric.is_classification,
         )
         assert found.scores(judged) == pytest.approx(
             [metric.compute(p, np.array([labels] * 277)) for p in made.predictions]
@@ -352,24 +352,24 @@ def test_a_metric_comes_from_the_runs_task(tmp_path: Path) -> None:
             else made.scores(metric)
         )
     path = tmp_path / "picked" / "refcoco+" / "seed-0" / "predictions_dev.jsonl"
-    assert read_predictions(path).labels.shape == (277, 3)
+    assert read_split_predictions(path).labels.shape == (277, 3)
 
 
 def test_ones_own_task_leaves_its_metrics_name(tmp_path: Path) -> None:
     # C4
     made = both(0.0)[0]
     folder = write_runs(tmp_path / "a", made, "table/mine", "matthews")
-    assert collect("a", folder)["table/mine"][1] is MATTHEWS
+    assert collect_runs("a", folder)["table/mine"][1] is MATTHEWS
     folder = write_runs(tmp_path / "b", made, "their.module:TASK", "rmse")
-    assert collect("b", folder)["their.module:TASK"][1] is RMSE
+    assert collect_runs("b", folder)["their.module:TASK"][1] is RMSE
     folder = write_runs(tmp_path / "c", made, "table/mine", "bleu")
     with pytest.raises(
         InputError, match=r"result.json: table/mine has no metric 'bleu'; there are"
     ):
-        collect("c", folder)
+        collect_runs("c", folder)
     folder = write_runs(tmp_path / "d", made, "refcoco+", "picked")
     with pytest.raises(InputError, match="picked is computed from labels that are a list each"):
-        collect("d", folder)
+        collect_runs("d", folder)
 
 
 def test_models_with_other_regions_are_compared_by_what_they_gained(tmp_path: Path) -> None:
@@ -389,12 +389,12 @@ def test_models_with_other_regions_are_compared_by_what_they_gained(tmp_path: Pa
 def test_a_run_that_is_always_right_has_not_collapsed(tmp_path: Path) -> None:
     # C4: gains of 1 throughout are no single answer
     made = both(0.0)[0]
-    assert not collect("a", write_runs(tmp_path / "a", made, "refcoco+", "picked", [1, 1]))[
+    assert not collect_runs("a", write_runs(tmp_path / "a", made, "refcoco+", "picked", [1, 1]))[
         "refcoco+"
-    ][0].collapsed()
+    ][0].degenerate_seeds()
     same = replace(made, predictions=np.ones_like(made.predictions))
     folder = write_runs(tmp_path / "b", same, "refcoco+", "picked", [1, 1])
-    assert collect("b", folder)["refcoco+"][0].collapsed() == [0, 1, 2, 3, 4]
+    assert collect_runs("b", folder)["refcoco+"][0].degenerate_seeds() == [0, 1, 2, 3, 4]
 
 
 def test_an_unfinished_seed_is_found(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_broken_score_files_are_named(tmp_path: Path, spoil: object, message: st
     folder = write_runs(tmp_path / "a", both(0.0)[0])
     spoil(folder / "glue-rte" / "seed-2")  # type: ignore[operator]
     with pytest.raises(InputError, match=message) as caught:
-        collect("a", folder)
+        collect_runs("a", folder)
     assert "seed-2" in str(caught.value)
 
 
@@ -455,7 +455,7 @@ def test_a_damaged_result_is_named(tmp_path: Path, field: str, value: object, me
     ):
         path.write_text(json.dumps(content))
         with pytest.raises(InputError, match=expected) as caught:
-            collect("a", folder)
+            collect_runs("a", folder)
         assert str(caught.value).startswith(f"{path}: ")
         assert "\n" not in str(caught.value)
 
@@ -466,12 +466,12 @@ def test_runs_of_a_task_at_two_sizes_are_never_pooled(tmp_path: Path) -> None:
         for path in folder.rglob("result.json"):
             result = json.loads(path.read_text())
             path.write_text(json.dumps(result | {"called": f"RTE {name}"}))
-    collected = collect("a", tmp_path / "a")
+    collected = collect_runs("a", tmp_path / "a")
     assert list(collected) == ["RTE few", "RTE full"]
     assert {metric.name for _, metric in collected.values()} == {"accuracy"}
     path.write_text(json.dumps(result | {"called": 3}))
     with pytest.raises(InputError, match="'called' is 3, expected a text"):
-        collect("a", tmp_path / "a")
+        collect_runs("a", tmp_path / "a")
 
 
 @pytest.mark.parametrize("numbers", ["NaN, 0", "0, NaN", "Infinity, 1"])
@@ -480,7 +480,7 @@ def test_predictions_that_are_not_finite_are_refused(tmp_path: Path, numbers: st
     path = tmp_path / "predictions_dev.jsonl"
     path.write_text(f'{{"id": "x", "prediction": {prediction}, "label": {label}}}\n')
     with pytest.raises(InputError, match="line 1: a prediction or label is not finite") as caught:
-        read_predictions(path)
+        read_split_predictions(path)
     assert str(path) in str(caught.value)
 
 
@@ -518,7 +518,7 @@ def test_empty_folders_and_names_given_twice(
     twice = write_runs(tmp_path / "twice" / "x", both(0.0)[0]).parent
     write_runs(twice / "y", both(0.0)[0])
     with pytest.raises(InputError, match=r"seed 0 of glue/rte is also in"):
-        collect("twice", twice)
+        collect_runs("twice", twice)
 
 
 def test_a_verdict_on_nothing_leaves_an_earlier_one_alone(here: Path, capsys: Any) -> None:

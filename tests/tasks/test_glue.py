@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from groundling.core.errors import InputError
-from groundling.core.registry import instances, named
+from groundling.core.registry import registered, resolve
 from groundling.studies.worlds.tasks import TRUTH
 from groundling.tasks import Task
 from groundling.tasks.glue import (
@@ -146,9 +146,9 @@ def refusal(task: Task, root: Path, split: str) -> str:
 
 
 def test_the_tasks_are_found_by_name() -> None:
-    found = [name for name in instances("tasks", Task) if name.startswith("glue/")]
+    found = [name for name in registered("tasks", Task) if name.startswith("glue/")]
     assert sorted(found) == sorted(DEV)
-    assert named("tasks", Task, "glue/sts-b") is STSB
+    assert resolve("tasks", Task, "glue/sts-b") is STSB
 
 
 @pytest.mark.parametrize(
@@ -173,7 +173,7 @@ def test_labels_are_numbered_as_on_the_hub_and_ids_are_positions(
     assert [e.label for e in examples] == labels
     short = task.name.removeprefix("glue/")
     assert [e.id for e in examples] == [f"{short}-{task.dev[0]}-{n}" for n in range(len(labels))]
-    assert all((e.pair is None) == (task.name in {COLA.name, SST2.name}) for e in examples)
+    assert all((e.text_pair is None) == (task.name in {COLA.name, SST2.name}) for e in examples)
 
 
 @every
@@ -212,8 +212,8 @@ def test_quotes_are_only_characters(root: Path) -> None:
         "The shop opened in May .",
         "Prices rose .",
     ]
-    assert odd[1].pair == "It 's 5 \" wide ."
-    assert QNLI.read(root, "dev")[1].pair == '"It stands by the river.'
+    assert odd[1].text_pair == "It 's 5 \" wide ."
+    assert QNLI.read(root, "dev")[1].text_pair == '"It stands by the river.'
     assert COLA.read(root, "dev")[2].text == '"Sit," said Tom.'
 
 
@@ -248,7 +248,7 @@ def test_mnli_finds_its_label_by_name(root: Path) -> None:
     assert MNLI.dev == ("dev_matched", "dev_mismatched")
     for split in ("train", "dev_mismatched"):
         found = MNLI.read(root, split)
-        assert [(e.text, e.pair, e.label) for e in found] == [
+        assert [(e.text, e.text_pair, e.label) for e in found] == [
             ("It hailed.", "It rained.", 2),
             ("Two men sat.", "Men sat.", 0),
         ]
@@ -383,7 +383,7 @@ def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
     write(root, RTE, "test", table(NLI[:3], ("40", "A.", "B."), ("7", "C.", "D.")))
     examples = RTE.read(root, "test")
     assert [e.label for e in examples] == [None, None]
-    assert RTE.submission("test", [e.official for e in examples], [0, 1]) == (
+    assert RTE.submission("test", [e.official_id for e in examples], [0, 1]) == (
         "index\tprediction\n40\tentailment\n7\tnot_entailment\n"
     )
 
@@ -391,9 +391,9 @@ def test_submission_answers_by_the_test_files_own_index(root: Path) -> None:
 def test_examples_know_what_the_server_calls_them(root: Path) -> None:
     # C4
     write(root, QQP, "test", table(("id", "question1", "question2"), ("9", "Why?", "How?")))
-    assert [e.official for e in QQP.read(root, "test")] == ["9"]
-    assert [e.official for e in QQP.read(root, "dev")] == ["0", "1"]
-    assert [e.official for e in MNLI.read(root, "dev_matched")] == ["0", "1", "2"]
+    assert [e.official_id for e in QQP.read(root, "test")] == ["9"]
+    assert [e.official_id for e in QQP.read(root, "dev")] == ["0", "1"]
+    assert [e.official_id for e in MNLI.read(root, "dev_matched")] == ["0", "1", "2"]
 
 
 def test_only_unlabelled_splits_are_submitted() -> None:
@@ -423,7 +423,9 @@ def test_the_hub_gives_the_same_examples(
 
     def load(*args: str, split: str) -> list[dict]:
         calls.append((*args, split))
-        texts = [dict(zip(FIELDS[task.name], (e.text, e.pair), strict=False)) for e in expected]
+        texts = [
+            dict(zip(FIELDS[task.name], (e.text, e.text_pair), strict=False)) for e in expected
+        ]
         kind = np.float32 if task.name == STSB.name else int
         labels = [
             {"label": kind(e.label).item() if kind is np.float32 else e.label} for e in expected

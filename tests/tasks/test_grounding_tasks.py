@@ -19,19 +19,19 @@ from homes import put
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
 from groundling.core.output_types import RegionSelection
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.data.regions.annotations import read_detections
 from groundling.tasks import Task, refcoco, vcr
-from groundling.tasks.flickr_entities import FLICKR30K, MERGED, captions
+from groundling.tasks.flickr_entities import FLICKR30K, MERGED, read_captions
 from groundling.tasks.refcoco import (
     UNITER,
     VL_BERT,
     VL_BERT_LABELS,
-    Overlap,
+    IouRule,
     ReferringExpression,
-    expressions,
+    read_expressions,
 )
-from groundling.tasks.vcr import ANSWER, RATIONALE, items, objects_of, q_to_ar, render
+from groundling.tasks.vcr import ANSWER, RATIONALE, objects_of, q_to_ar, read_items, render_text
 
 
 def refusal(call: Callable[..., Any], *arguments: Any) -> str:
@@ -63,7 +63,7 @@ def test_losses_over_regions_are_those_of_their_formulas() -> None:
         np.array([[0.5, 2, 2, -np.inf], [-3, -4, -np.inf, -np.inf]])
     ).tolist() == [1, 0]
     assert (
-        refusal(RegionSelection().label, "1", "f, line 2")
+        refusal(RegionSelection().parse_label, "1", "f, line 2")
         == "f, line 2: label '1'; regions are right or wrong by their boxes"
     )
 
@@ -119,7 +119,7 @@ def stills(tmp_path: Path) -> Path:
 
 def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
     answers, reasons = ANSWER.read(stills, "val"), RATIONALE.read(stills, "val")
-    assert (named("tasks", Task, "vcr/answer"), named("tasks", Task, "vcr/rationale")) == (
+    assert (resolve("tasks", Task, "vcr/answer"), resolve("tasks", Task, "vcr/rationale")) == (
         ANSWER,
         RATIONALE,
     )
@@ -130,7 +130,7 @@ def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
         ("lsmdc_M/M_00.01.41@0",),
     )
     assert first.text == "Why is Casey Jessie near pottedplant ?"
-    assert [(first.text[a:b], n) for a, b, n in first.tags] == [
+    assert [(first.text[a:b], n) for a, b, n in first.region_tags] == [
         ("Casey", 0),
         ("Jessie", 2),
         ("pottedplant", 1),
@@ -141,23 +141,23 @@ def test_vcr_reads_tokens_and_tags(stills: Path) -> None:
         "pottedplant 's idea .",
         "Everyone did .",
     )
-    assert first.choice_tags == (((8, 14, 2),), (), ((0, 11, 1),), ())
+    assert first.choice_region_tags == (((8, 14, 2),), (), ((0, 11, 1),), ())
     # The rationale is asked after the right answer, whose tags move along.
     assert (reasons[2].id, reasons[2].label) == ("vcr-rationale-val-2", 0)
     assert reasons[2].text == "Why is Casey Jessie near pottedplant ? Jessie 's idea ."
-    assert (reasons[2].choices, reasons[2].choice_tags) == (
+    assert (reasons[2].choices, reasons[2].choice_region_tags) == (
         answers[2].choices[::-1],
-        answers[2].choice_tags[::-1],
+        answers[2].choice_region_tags[::-1],
     )
-    assert render([[16]], ["person"] * 17) == ("Riley", ((0, 5, 16),))
+    assert render_text([[16]], ["person"] * 17) == ("Riley", ((0, 5, 16),))
 
 
 def test_vcr_says_how_many_objects_its_tags_number(stills: Path) -> None:
     """B7: so that a store with another number of regions can be refused."""
     for task in (ANSWER, RATIONALE):
         examples = [*task.read(stills, "val"), *task.read(stills, "test")]
-        assert {e.objects for e in examples} == {len(OBJECTS)}
-        assert all(n < e.objects for e in examples for _, _, n in e.tags)
+        assert {e.object_count for e in examples} == {len(OBJECTS)}
+        assert all(n < e.object_count for e in examples for _, _, n in e.region_tags)
 
 
 def test_objects_and_masks_of_vcr(stills: Path) -> None:
@@ -189,7 +189,7 @@ def test_objects_and_masks_of_vcr(stills: Path) -> None:
 
 
 def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
-    rng, asked = np.random.default_rng(0), items(stills, "val")
+    rng, asked = np.random.default_rng(0), read_items(stills, "val")
     many = [replace(asked[n % 40], id=f"v-{n}") for n in range(3000)]
     answers, reasons = ({i.id: int(rng.integers(4)) for i in many} for _ in range(2))
     told = dict.fromkeys(("Q->A", "QA->R", "Q->AR"), 0)
@@ -204,17 +204,17 @@ def test_joint_accuracy_of_vcr_and_the_servers_file(stills: Path) -> None:
     assert [e.id[-8:] for e in reasons_asked] == [f"val-{n}-a{k}" for n in (7, 8) for k in range(4)]
     assert [e.text[39:] for e in reasons_asked[:4]] == list(hidden[0].choices)
     # C4: official ids are fields, and keys are built of them.
-    assert [e.official for e in hidden] == ["val-7", "val-8"]
-    assert [e.official for e in reasons_asked] == [
-        vcr.after_answer(f"val-{n}", k) for n in (7, 8) for k in range(4)
+    assert [e.official_id for e in hidden] == ["val-7", "val-8"]
+    assert [e.official_id for e in reasons_asked] == [
+        vcr.conditioned_id(f"val-{n}", k) for n in (7, 8) for k in range(4)
     ]
-    scores = {e.official: rng.normal(size=4) * 3 for e in (*hidden, *reasons_asked)}
-    own = {e.official: scores[e.official] for e in hidden}
+    scores = {e.official_id: rng.normal(size=4) * 3 for e in (*hidden, *reasons_asked)}
+    own = {e.official_id: scores[e.official_id] for e in hidden}
     head, *rows = (row.split(",") for row in vcr.leaderboard(own, scores).splitlines())
     groups = ["answer", *(f"rationale_conditioned_on_a{n}" for n in range(4))]
     assert head == ["annot_id", *(f"{group}_{n}" for group in groups for n in range(4))]
     for name, *shares in rows:
-        given = [scores[name], *(scores[vcr.after_answer(name, n)] for n in range(4))]
+        given = [scores[name], *(scores[vcr.conditioned_id(name, n)] for n in range(4))]
         expected = np.concatenate([np.exp(one) / np.exp(one).sum() for one in given])
         assert list(map(float, shares)) == pytest.approx(expected, rel=1e-4)
     assert [row[0] for row in rows] == ["val-7", "val-8"]
@@ -248,9 +248,9 @@ def test_faults_of_vcr_name_file_and_line(fault: Any, complaint: str, tmp_path: 
     path = put(
         tmp_path / "val.jsonl", lines(line(0)) + (second[:300] if fault == "cut" else second)
     )
-    assert refusal(items, tmp_path, "val").startswith(f"{path}, {complaint}")
+    assert refusal(read_items, tmp_path, "val").startswith(f"{path}, {complaint}")
     put(tmp_path / "test.jsonl", lines(line(0), line(1, False)))
-    assert refusal(items, tmp_path, "test").endswith("some have none")
+    assert refusal(read_items, tmp_path, "test").endswith("some have none")
 
 
 def retold(a: list[Fraction], b: list[Fraction], rule: str) -> Fraction:
@@ -267,7 +267,7 @@ def retold(a: list[Fraction], b: list[Fraction], rule: str) -> Fraction:
     return Fraction(wide * high) / (sum(areas) - wide * high)
 
 
-RULES = {"plain": Overlap(), "inclusive": VL_BERT, "matt": UNITER}
+RULES = {"plain": IouRule(), "inclusive": VL_BERT, "matt": UNITER}
 
 
 def boxes(rng: np.random.Generator, count: int) -> np.ndarray:
@@ -294,14 +294,14 @@ def test_overlaps_are_those_of_the_scripts(rule: str) -> None:
 
 def test_borders_of_overlaps() -> None:
     gold, half, thin = [0, 0, 10, 10], [0, 0, 10, 5], [9, 0, 19, 10]
-    assert Overlap()(half, gold) and not Overlap(strict=True)(half, gold)
+    assert IouRule()(half, gold) and not IouRule(strict=True)(half, gold)
     assert VL_BERT.iou(half, gold)[0, 0] == 66 / 121 and VL_BERT(*[[[0, 0, 9, 4]], [[0, 0, 9, 9]]])
     assert not VL_BERT_LABELS([0, 0, 9, 4], [0, 0, 9, 9]) and not UNITER(half, gold)
-    assert (Overlap().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
+    assert (IouRule().iou(thin, gold)[0, 0], UNITER.iou(thin, gold)[0, 0]) == (10 / 190, 0)
     assert (
-        VL_BERT.iou([10, 0, 20, 10], gold)[0, 0] > 0 == Overlap().iou([10, 0, 20, 10], gold)[0, 0]
+        VL_BERT.iou([10, 0, 20, 10], gold)[0, 0] > 0 == IouRule().iou([10, 0, 20, 10], gold)[0, 0]
     )
-    assert Overlap().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
+    assert IouRule().iou([3, 3, 3, 3], [3, 3, 3, 3])[0, 0] == 0
 
 
 def ref(n: int, split: str, *said: str) -> dict[str, Any]:
@@ -351,7 +351,7 @@ def referred(tmp_path: Path) -> Path:
 
 
 def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
-    found = {split: expressions(referred, split) for split in refcoco.SPLITS}
+    found = {split: read_expressions(referred, split) for split in refcoco.SPLITS}
     assert [[e.id for e in own] for own in found.values()] == [
         [0],
         [30],
@@ -366,9 +366,9 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
         101,
     )
     assert first.box.tolist() == [1, 2.5, 11, 22.75]
-    assert expressions(referred, "val", image="{number}")[0].image == "1"
+    assert read_expressions(referred, "val", image="{number}")[0].image == "1"
     # C4
-    assert [e.official for e in refcoco.REFCOCO_PLUS.read(referred, "testA")] == ["10", "11"]
+    assert [e.official_id for e in refcoco.REFCOCO_PLUS.read(referred, "testA")] == ["10", "11"]
     det = {
         "image_id": 1,
         "box": [1, 2, 3, 4.5],
@@ -382,7 +382,7 @@ def test_refcoco_reads_splits_and_boxes(referred: Path) -> None:
     assert ": not a list of detections with" in refusal(
         read_detections, put(path, '[{"image_id": 1}]')
     )
-    assert "holds no expressions of 'dev'" in refusal(expressions, referred, "dev")
+    assert "holds no expressions of 'dev'" in refusal(read_expressions, referred, "dev")
 
 
 PYTHON_2 = (
@@ -393,15 +393,15 @@ PYTHON_2 = (
 
 def test_pickles_of_python_2(referred: Path) -> None:
     put(referred / "refs(unc).p", PYTHON_2)
-    assert [(e.id, e.text) for e in expressions(referred, "val")] == [(30, "café 's")]
+    assert [(e.id, e.text) for e in read_expressions(referred, "val")] == [(30, "café 's")]
     path = referred / "p"  # SHORT_BINSTRING, BININT, BINUNICODE
     path.write_bytes(
         b"\x80\x02]q\x00(U\x04caf\xe9q\x01J\xff\xff\xff\xffX\x03\x00\x00\x00\xc3\xa9ae."
     )
-    assert refcoco.read_plain(path) == ["café", -1, "éa"]
+    assert refcoco.load_plain_pickle(path) == ["café", -1, "éa"]
     for protocol in range(6):
         path.write_bytes(pickle.dumps(REFS, protocol))
-        assert refcoco.read_plain(path) == REFS
+        assert refcoco.load_plain_pickle(path) == REFS
 
 
 class Bomb:
@@ -426,7 +426,7 @@ def test_pickles_that_could_run_code_are_refused(tmp_path: Path) -> None:
     ]
     for content in bad:
         path.write_bytes(content)
-        told = refusal(refcoco.read_plain, path)
+        told = refusal(refcoco.load_plain_pickle, path)
         assert re.fullmatch(
             r".*refs\(unc\)\.p: not read \(this pickle asks for '[^']+', .*\)", told
         )
@@ -442,7 +442,9 @@ def test_faults_of_refcoco(referred: Path) -> None:
     whole = path.read_bytes()
     for cut in (0, 3, 50, len(whole) - 1):
         path.write_bytes(whole[:cut])
-        assert refusal(expressions, referred, "val").startswith(f"{path}: not a whole pickle (")
+        assert refusal(read_expressions, referred, "val").startswith(
+            f"{path}: not a whole pickle ("
+        )
     for content in (
         {"a": 1},
         [3],
@@ -453,11 +455,11 @@ def test_faults_of_refcoco(referred: Path) -> None:
     ):
         path.write_bytes(pickle.dumps(content, 2))
         assert "not a list of refs with split, ann_id, image_id and sentences" in refusal(
-            expressions, referred, "val"
+            read_expressions, referred, "val"
         )
     path.write_bytes(pickle.dumps([REFS[0], REFS[3] | {"image_id": 0}], 2))
     assert (
-        refusal(expressions, referred, "val")
+        refusal(read_expressions, referred, "val")
         == f"{path}, refs[1]: annotation 103 of image 1, not 0"
     )
     path.write_bytes(whole)
@@ -465,11 +467,11 @@ def test_faults_of_refcoco(referred: Path) -> None:
         instances["annotations"][3]["bbox"] = box
         put(referred / "instances.json", json.dumps(instances))
         assert (
-            "refs[3]: box [" in (told := refusal(expressions, referred, "val"))
+            "refs[3]: box [" in (told := refusal(read_expressions, referred, "val"))
             and "empty or outside" in told
         )
     path.unlink()
-    assert refusal(expressions, referred, "val").startswith(
+    assert refusal(read_expressions, referred, "val").startswith(
         f"{path}: not read ([Errno 2] No such file"
     )
     for image, told in (
@@ -479,10 +481,10 @@ def test_faults_of_refcoco(referred: Path) -> None:
         odd = [instances["images"][0] | image, instances["images"][1]]
         about = {"images": odd, "annotations": instances["annotations"][3:4], "categories": []}
         put(referred / "instances.json", json.dumps(about))
-        assert told in refusal(expressions, referred, "val")
+        assert told in refusal(read_expressions, referred, "val")
     put(referred / "instances.json", "{}")
     assert "not COCO instances, images, annotations with bbox" in refusal(
-        expressions, referred, "val"
+        read_expressions, referred, "val"
     )
 
 
@@ -516,7 +518,7 @@ def flickr(tmp_path: Path) -> Path:
 
 
 def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Path) -> None:
-    one, two = captions(flickr, "val")
+    one, two = read_captions(flickr, "val")
     assert (one.id, one.text, one.image, one.size) == (
         "3#0",
         "A man and a man see it .",
@@ -536,23 +538,24 @@ def test_flickr_entities_reads_phrases_and_boxes_and_matches_regions(flickr: Pat
     assert [p.chain for p in two.skipped] == [9, 5]  # a scene, and one without an object
     assert two.phrases[0].boxes.tolist() == [[21, 2, 31, 12], [5, 5, 50, 40]]
     examples = FLICKR30K.read(flickr, "val")
-    assert [(e.text, e.images, e.tags) for e in examples[:2]] == [
+    assert [(e.text, e.images, e.region_tags) for e in examples[:2]] == [
         (one.text, ("3",), ((0, 5, 0),)),
         (one.text, ("3",), ((10, 15, 0),)),
     ]
     # C4: caption and phrase
-    assert [e.official for e in examples] == ["3#0/0", "3#0/1", "3#1/0", "3#1/1"]
-    official = captions(flickr, "val", unrelated=False, official=True)
+    assert [e.official_id for e in examples] == ["3#0/0", "3#0/1", "3#1/0", "3#1/1"]
+    official = read_captions(flickr, "val", unrelated=False, official=True)
     assert [c.id for c in official] == ["3#0"]
     assert official[0].phrases[0].boxes.tolist() == [[0, 1, 10, 21], [20, 1, 30, 11]]
     phrase = one.phrases[0]
     row = regions_of(
         [[1, 2, 11, 12.5], [1, 2, 31, 22], [21, 2, 31, 12], [1, 2, 11, 11]], one.size
     )  # a little over 1/2, 1/3, 1 and 9/20 of one
-    assert FLICKR30K.mark(examples[0], row).tolist() == [1, 0, 1, 0]
-    assert MERGED.mark(MERGED.read(flickr, "val")[0], row).tolist() == [0, 1, 0, 0]
+    assert FLICKR30K.label_regions(examples[0], row).tolist() == [1, 0, 1, 0]
+    assert MERGED.label_regions(MERGED.read(flickr, "val")[0], row).tolist() == [0, 1, 0, 0]
     golds = [
-        [e.gold.boxes.tolist() for e in task.read(flickr, "val")] for task in (FLICKR30K, MERGED)
+        [e.gold_boxes.boxes.tolist() for e in task.read(flickr, "val")]
+        for task in (FLICKR30K, MERGED)
     ]
     assert golds[0][:2] == [phrase.boxes.tolist()] * 2 and golds[1][:2] == [[[1, 2, 31, 22]]] * 2
 
@@ -564,8 +567,8 @@ def regions_of(boxes: list[list[float]], size: tuple[int, int]) -> RegionRow:
         features=np.zeros((count, 2), np.float32),
         boxes=np.array(boxes, np.float32) / np.array(size * 2, np.float32),
         confidence=np.ones(count, np.float32),
-        image=np.zeros(count, np.int64),
-        whole=np.zeros(count, bool),
+        image_index=np.zeros(count, np.int64),
+        is_whole_image=np.zeros(count, bool),
     )
 
 
@@ -639,11 +642,11 @@ def test_recall_told_another_way() -> None:
 )
 def test_faults_of_flickr_entities(file: str, text: str, complaint: str, flickr: Path) -> None:
     path = put(next((flickr / file).iterdir()), text)
-    assert refusal(captions, flickr, "val").startswith(f"{path}{complaint}")
+    assert refusal(read_captions, flickr, "val").startswith(f"{path}{complaint}")
 
 
 def test_an_image_is_listed_once(flickr: Path) -> None:
     path = put(flickr / "val.txt", "3\n4\n3\n")
-    assert refusal(captions, flickr, "val") == (
+    assert refusal(read_captions, flickr, "val") == (
         f"{path}: lists 3 more than once; remove all but one"
     )

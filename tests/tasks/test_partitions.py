@@ -19,10 +19,10 @@ from groundling.commands.data import PartitionConfig
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.core.registry import named
-from groundling.settings.fields import changed
+from groundling.core.registry import resolve
+from groundling.settings.fields import replace_settings
 from groundling.tasks import Task
-from groundling.tasks.splits import CATEGORIES, category, draw, strata
+from groundling.tasks.splits import CATEGORIES, category, draw_partition, strata
 from groundling.tasks.vqa import VQA
 
 
@@ -74,15 +74,17 @@ def test_every_category_has_a_question() -> None:
 
 def test_strata_of_vqa(tmp_path: Path) -> None:
     folder = vqa_answers(tmp_path / "vqa", ("yes", "red", "blue", "yes"))
-    task = VQA.at(folder)
+    task = VQA.with_answers_of(folder)
     assert strata(task, folder) == dict.fromkeys("0123", "all")
     types = strata(task, folder, "question-type")
     assert types == {"0": "is the", "1": "what color", "2": "is the", "3": "what color"}
     answers = strata(task, folder, "answer")
     assert answers == {"0": "yes", "1": "red", "2": "no answer in the map", "3": "yes"}
-    assert draw(answers, per=1, seed=0) == sorted(draw(answers, per=1, seed=0))
-    assert "2" not in draw(answers, per=9, seed=0, allow_fewer=True)
-    with pytest.raises(InputError, match="--by category: vqa has no such strata; there are: total"):
+    assert draw_partition(answers, per=1, seed=0) == sorted(draw_partition(answers, per=1, seed=0))
+    assert "2" not in draw_partition(answers, per=9, seed=0, allow_fewer=True)
+    with pytest.raises(
+        InputError, match="--stratify-by category: vqa has no such strata; there are: total"
+    ):
         strata(task, folder, "category")
 
 
@@ -116,7 +118,7 @@ GOLDEN = ["train-15", "train-18", "train-2", "train-20", "train-3", "train-5", "
 def test_the_bytes_of_a_manifest(tmp_path: Path, data: Path) -> None:
     """Whoever changes them makes everybody's partitions other ones."""
     out = tmp_path / "shots.json"
-    partition(PartitionConfig(task="vcr/answer", data=str(data), per=1, seed=7), out)
+    partition(PartitionConfig(task="vcr/answer", data=str(data), per_stratum=1, seed=7), out)
     content = json.loads(out.read_text())
     assert content["ids"] == GOLDEN
     assert content["sha256"] == sha256("".join(f"{name}\n" for name in GOLDEN).encode()).hexdigest()
@@ -128,25 +130,31 @@ def test_the_bytes_of_a_manifest(tmp_path: Path, data: Path) -> None:
 
 
 def test_the_order_of_the_file_does_not_matter(tmp_path: Path, data: Path) -> None:
-    of = strata(named("tasks", Task, "vcr/answer"), data)
+    of = strata(resolve("tasks", Task, "vcr/answer"), data)
     backwards = dict(reversed(list(of.items())))
-    assert draw(of, 2, seed=3) == draw(backwards, 2, seed=3)
-    assert draw(of, 2, seed=3) != draw(of, 2, seed=4)
+    assert draw_partition(of, 2, seed=3) == draw_partition(backwards, 2, seed=3)
+    assert draw_partition(of, 2, seed=3) != draw_partition(of, 2, seed=4)
     # what is added elsewhere, or to another stratum, changes nothing here
     more = {**of, "train-99": "unmatched", "train-98": "another"}
-    assert set(draw(of, 2, seed=3)) <= set(draw(more, 2, seed=3, allow_fewer=True))
+    assert set(draw_partition(of, 2, seed=3)) <= set(
+        draw_partition(more, 2, seed=3, allow_fewer=True)
+    )
 
 
 def test_fewer_are_among_more(data: Path) -> None:
-    of = strata(named("tasks", Task, "vcr/answer"), data)
-    assert set(draw(of, 1, seed=0)) < set(draw(of, 2, seed=0)) < set(draw(of, 3, seed=0))
+    of = strata(resolve("tasks", Task, "vcr/answer"), data)
+    assert (
+        set(draw_partition(of, 1, seed=0))
+        < set(draw_partition(of, 2, seed=0))
+        < set(draw_partition(of, 3, seed=0))
+    )
 
 
 def test_every_example_is_as_likely(data: Path) -> None:
     of = {f"x{number}": "all" for number in range(10)}
     times = dict.fromkeys(of, 0)
     for seed in range(1000):
-        for name in draw(of, 3, seed):
+        for name in draw_partition(of, 3, seed):
             times[name] += 1
     assert all(240 < count < 360 for count in times.values()), times  # 300, sd 14.5
 
@@ -154,18 +162,21 @@ def test_every_example_is_as_likely(data: Path) -> None:
 def test_a_short_stratum(data: Path) -> None:
     told = refusal(task="vcr/answer", data=str(data), per=4)
     assert told == (
-        "stratum 'activity' has 3 examples, fewer than --per 4; pass --allow-fewer to take all (7 such)"
+        "stratum 'activity' has 3 examples, fewer than --per-stratum 4; pass --allow-fewer to take all (7 such)"
     )
     with pytest.raises(InputError, match="none of 1 examples is in a stratum"):
-        draw({"train-0": "unmatched"}, 1, seed=0)
-    assert refusal(task="vcr/answer", data=str(data), per=-1) == "--per = -1, expected at least 0"
-    assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per"
+        draw_partition({"train-0": "unmatched"}, 1, seed=0)
+    assert (
+        refusal(task="vcr/answer", data=str(data), per=-1)
+        == "--per-stratum = -1, expected at least 0"
+    )
+    assert refusal(task="vcr/answer", data=str(data)) == "data partition needs --per-stratum"
 
 
 def test_the_report(tmp_path: Path, data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with (data / "train.jsonl").open("a") as file:
         file.write(json.dumps(vcr_files.row(99, "Is it ?", split="train")) + "\n")
-    flags = ["--task", "vcr/rationale", "--data", str(data), "--per", "9", "--allow-fewer"]
+    flags = ["--task", "vcr/rationale", "--data", str(data), "--per-stratum", "9", "--allow-fewer"]
     assert main(["data", "partition", *flags, "--out", str(tmp_path / "p.json")]) == 0
     first, *rest = capsys.readouterr().out.splitlines()
     assert first.endswith("p.json: 21 of 22 examples by category")
@@ -183,13 +194,13 @@ def test_finetune_trains_on_the_partition_alone(tmp_path: Path, data: Path) -> N
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
     steps = replace(STEPS, batch=4)
-    few = finetune(changed(config, partition=str(shots)), steps, tmp_path / "few")
+    few = finetune(replace_settings(config, partition=str(shots)), steps, tmp_path / "few")
     alone = vcr_files.folder(tmp_path / "alone")
     rows = (data / "train.jsonl").read_text().splitlines(keepends=True)
     kept = [row for row in rows if json.loads(row)["annot_id"] in content["ids"]]
     assert len(kept) == 7
     put(alone / "train.jsonl", "".join(kept))
-    same = finetune(changed(config, data=str(alone)), steps, tmp_path / "same")
+    same = finetune(replace_settings(config, data=str(alone)), steps, tmp_path / "same")
     read = [
         (tmp_path / name / "seed-0/predictions_val.jsonl").read_text() for name in ("few", "same")
     ]
@@ -242,30 +253,30 @@ def test_damage(tmp_path: Path, data: Path) -> None:
 def test_numbers_that_do_not_draw_the_ids(
     before: str, after: str, tmp_path: Path, data: Path
 ) -> None:
-    from groundling.tasks.splits import taken
+    from groundling.tasks.splits import select_partition
 
     shots = tmp_path / "shots.json"
     drawn(shots, task="vcr/answer", data=str(data), per=1)
-    task = named("tasks", Task, "vcr/rationale")
-    assert len(taken(task.read(data, "train"), shots, task, data)) == 7
+    task = resolve("tasks", Task, "vcr/rationale")
+    assert len(select_partition(task.read(data, "train"), shots, task, data)) == 7
     text = shots.read_text()
     assert before in text
     shots.write_text(text.replace(before, after, 1))
     with pytest.raises(InputError, match=r"shots\.json: by .*edited, draw it again") as told:
-        taken(task.read(data, "train"), shots, task, data)
+        select_partition(task.read(data, "train"), shots, task, data)
     assert "\n" not in str(told.value)
 
 
 def test_ids_that_are_not_there(tmp_path: Path, data: Path) -> None:
     """By hand, with hashes that are right."""
-    from groundling.tasks.splits import _hash, manifest, taken, write_manifest
+    from groundling.tasks.splits import _hash, partition_manifest, select_partition, write_manifest
 
-    task = named("tasks", Task, "vcr/answer")
-    content = manifest(task, data, per=1, seed=0)
+    task = resolve("tasks", Task, "vcr/answer")
+    content = partition_manifest(task, data, per=1, seed=0)
     content["ids"] = ["train-0", "train-555"]
     content["sha256"] = _hash(content["ids"])
     write_manifest(tmp_path / "p.json", content)
     with pytest.raises(
         InputError, match="train-555 is not among the training examples of vcr/answer"
     ):
-        taken(task.read(data, "train"), tmp_path / "p.json", task, data)
+        select_partition(task.read(data, "train"), tmp_path / "p.json", task, data)

@@ -17,26 +17,26 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OutputType, Regression
-from groundling.settings.fields import changed, configured
-from groundling.settings.inputs import OwnFile
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.input_settings import TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.table import (
-    OwnReader,
-    OwnRow,
+    TableExampleRow,
+    TableReader,
     form_of,
     held_out,
-    overlap,
-    own_notes,
-    own_task,
+    overlap_notes,
+    table_notes,
+    table_task,
 )
 
 
 def own(path: Path, text: str = "q,a", **options: str) -> Task:
-    return own_task(path, OwnFile(text=text, label="y", **options))
+    return table_task(path, TableTaskSettings(text=text, label="y", **options))
 
 
 def notes(path: Path, text: str = "q,a", **options: str) -> list[str]:
-    return own_notes(OwnReader(path, OwnFile(text=text, label="y", **options)))
+    return table_notes(TableReader(path, TableTaskSettings(text=text, label="y", **options)))
 
 
 def write(path: Path, *labels: object) -> Path:
@@ -54,16 +54,18 @@ def test_own_files_of_every_kind_say_the_same(suffix: str, tmp_path: Path) -> No
     assert (task.name, task.form, task.dev) == ("table/mine", Classification(("0", "1")), ("dev",))
     assert [m.name for m in task.metrics] == ["accuracy", "matthews", "f1"]
     sides = {split: task.read(path, split) for split in ("train", "dev")}
-    numbers = {split: [int(e.official) for e in examples] for split, examples in sides.items()}
+    numbers = {split: [int(e.official_id) for e in examples] for split, examples in sides.items()}
     assert sorted(numbers["train"] + numbers["dev"]) == list(range(20))
     assert 2 <= len(numbers["dev"]) <= 8
     for split, examples in sides.items():
         assert examples == [
-            Example(f"mine-{split}-{n}", f"Is it {n}?", f"Yes, {n}.", n % 2, official=str(n))
+            Example(f"mine-{split}-{n}", f"Is it {n}?", f"Yes, {n}.", n % 2, official_id=str(n))
             for n in numbers[split]
         ]
     alone = own(path, text="a").read(path, "dev")
-    assert [(e.text, e.pair) for e in alone] == [(f"Yes, {e.official}.", None) for e in alone]
+    assert [(e.text, e.text_pair) for e in alone] == [
+        (f"Yes, {e.official_id}.", None) for e in alone
+    ]
     apart = own(path, dev=str(write(tmp_path / f"held{suffix}", 1, 0, 1)))
     assert [len(apart.read(path, split)) for split in ("train", "dev")] == [20, 3]
     assert [e.id for e in apart.read(path, "dev")] == [f"held-dev-{n}" for n in range(3)]
@@ -75,13 +77,13 @@ def test_own_files_of_every_kind_say_the_same(suffix: str, tmp_path: Path) -> No
 def test_an_own_file_is_read_once(tmp_path: Path) -> None:
     path = write(tmp_path / "mine.csv", *(n % 2 for n in range(20)))
     held = write(tmp_path / "held.csv", 1, 0, 1)
-    read = OwnReader(path, OwnFile(text="q,a", label="y", dev=str(held)))
+    read = TableReader(path, TableTaskSettings(text="q,a", label="y", dev=str(held)))
     path.unlink()
     first = read(path, "dev")
     held.unlink()
     assert len(read(path, "train")) == 20
     assert read(path, "dev") == first
-    assert own_notes(read) == [
+    assert table_notes(read) == [
         "3 of 3 dev rows have texts that are in train: "
         "scores tell what was remembered, too; see --group and --dev"
     ]
@@ -120,7 +122,7 @@ def test_labels_are_classes_or_numbers(
     for split in ("train", "dev"):
         examples = task.read(path, split)
         assert [e.label for e in examples] == [
-            expected.label(str(labels[int(e.official)]), "") for e in examples
+            expected.parse_label(str(labels[int(e.official_id)]), "") for e in examples
         ]
 
 
@@ -213,9 +215,9 @@ def test_a_group_may_be_a_column_of_the_text(tmp_path: Path) -> None:
 def test_appended_rows_move_no_others(tmp_path: Path) -> None:
     # F1
     path = write(tmp_path / "x.csv", *(n % 2 for n in range(60)))
-    before = {e.official for e in own(path).read(path, "dev")}
+    before = {e.official_id for e in own(path).read(path, "dev")}
     write(path, *(n % 2 for n in range(200)))
-    after = {e.official for e in own(path).read(path, "dev")}
+    after = {e.official_id for e in own(path).read(path, "dev")}
     assert before == {name for name in after if int(name) < 60}
     assert len(before) < len(after)
 
@@ -243,9 +245,9 @@ def test_values_that_mean_the_same_are_one_group(
     ways = (first, second)
     rows = [(f"text {n}", ways[n % 2].format(n // 2), n % 2) for n in range(60)]
     path = put(tmp_path / "x.csv", table(("q", "g", "y"), *rows))
-    read = OwnReader(path, OwnFile(text="q", label="y", **option))  # type: ignore[arg-type]
+    read = TableReader(path, TableTaskSettings(text="q", label="y", **option))  # type: ignore[arg-type]
     assert len({row.group for row in read.rows}) == 30
-    held = {int(example.official) // 2 for example in read(path, "dev")}
+    held = {int(example.official_id) // 2 for example in read(path, "dev")}
     assert len(read(path, "dev")) == 2 * len(held)
     assert len({image for row in read.rows for image in row.images}) in {0, 30}
 
@@ -253,7 +255,7 @@ def test_values_that_mean_the_same_are_one_group(
 def test_spaces_around_a_text_make_no_other_group(tmp_path: Path) -> None:
     rows = [(f"text {n // 2}" + " " * (n % 2), n % 2) for n in range(60)]
     path = put(tmp_path / "x.csv", table(("q", "y"), *rows))
-    held = {int(example.official) // 2 for example in own(path, "q").read(path, "dev")}
+    held = {int(example.official_id) // 2 for example in own(path, "q").read(path, "dev")}
     assert len(own(path, "q").read(path, "dev")) == 2 * len(held)
 
 
@@ -270,9 +272,11 @@ def test_a_few_texts_that_repeat_are_on_both_sides_and_told(tmp_path: Path) -> N
         f"{len(dev)} of {len(dev)} dev rows have texts that are in train: "
         "scores tell what was remembered, too; see --group and --dev"
     ]
-    before = {e.official for e in dev}
+    before = {e.official_id for e in dev}
     put(path, table(("q", "y"), *rows, *rows))
-    assert before == {e.official for e in own(path, "q").read(path, "dev") if int(e.official) < 200}
+    assert before == {
+        e.official_id for e in own(path, "q").read(path, "dev") if int(e.official_id) < 200
+    }
 
 
 @pytest.mark.parametrize("count", range(2, 8))
@@ -325,20 +329,20 @@ def test_an_overlap_with_a_dev_file_is_told(tmp_path: Path) -> None:
         own(path, "q", dev=str(held), group="photo")
 
 
-def row(*texts: str, images: tuple[str, ...] = ()) -> OwnRow:
-    return OwnRow(2, 0, texts, "0", False, images, texts)
+def row(*texts: str, images: tuple[str, ...] = ()) -> TableExampleRow:
+    return TableExampleRow(2, 0, texts, "0", False, images, texts)
 
 
 def test_an_overlap_is_counted_by_rows() -> None:
     # F1
     train = [row("one", "two"), row("three", "four")]
-    assert overlap(train, [row("one", "four"), row("five", "two")]) == [
+    assert overlap_notes(train, [row("one", "four"), row("five", "two")]) == [
         "1 of 2 dev rows have their first text in common with a training row: "
         "if it tells the answer, pass --group"
     ]
     pictured = [row("is it red?", images=("1", "2"))]
-    assert overlap(pictured, [row("is it red?", images=("3",))]) == []
-    assert "1 of 1 dev rows show an image" in overlap(pictured, [row("", images=("2",))])[0]
+    assert overlap_notes(pictured, [row("is it red?", images=("3",))]) == []
+    assert "1 of 1 dev rows show an image" in overlap_notes(pictured, [row("", images=("2",))])[0]
 
 
 def test_classes_that_look_wrong_are_told(tmp_path: Path) -> None:
@@ -390,7 +394,7 @@ def test_fine_tuning_on_an_own_file(tmp_path: Path, capsys: pytest.CaptureFixtur
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     rows = [(text, n % 3 / 2) for n, text in enumerate(toys.sentences()[:20])]
     mine, held = (put(tmp_path / f"{n}.csv", table(("q", "y"), *rows[:n])) for n in (20, 6))
-    config = configured(
+    config = make_settings(
         FinetuneConfig, model=str(encoder), data=str(mine), text="q", label="y", dev=str(held)
     )
     result = finetune(config, STEPS, out)
@@ -419,7 +423,7 @@ def test_the_text_only_control_holds_out_the_same_photos(
     rows = [(q, f"{photo:03d}.jpg", "yn"[photo % 2]) for photo in range(20) for q in questions]
     mine = put(tmp_path / "mine.csv", table(("q", "photo", "y"), *rows))
     store(tmp_path / "store", [f"{photo:03d}" for photo in range(20)])
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(homes.student(tmp_path / "encoder")),
         data=str(mine),
@@ -428,8 +432,8 @@ def test_the_text_only_control_holds_out_the_same_photos(
         label="y",
         max_length=24,
     )
-    seeing = changed(config, regions=str(tmp_path / "store"), join="visualbert")
-    without = changed(config, image="")
+    seeing = replace_settings(config, regions=str(tmp_path / "store"), join="visualbert")
+    without = replace_settings(config, image="")
     held = {}
     for name, settings in (("blind", config), ("seeing", seeing), ("without", without)):
         result = finetune(settings, replace(STEPS, steps=1), tmp_path / name)
@@ -455,7 +459,7 @@ def test_a_file_without_faults_has_no_notes(
 ) -> None:
     # F1
     mine = write(tmp_path / "mine.csv", *(n % 2 for n in range(60)))
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(homes.student(tmp_path / "encoder")),
         data=str(mine),
@@ -472,7 +476,7 @@ def test_e7_two_columns_of_one_name_are_refused(ending: str, tmp_path: Path) -> 
     text = table(*rows) if ending == "csv" else "".join("\t".join(row) + "\n" for row in rows)
     path = put(tmp_path / f"a.{ending}", text)
     with pytest.raises(InputError, match="2 columns are called 'y'"):
-        own_task(path, OwnFile(text="text", label="y"))
+        table_task(path, TableTaskSettings(text="text", label="y"))
 
 
 @pytest.mark.parametrize("label", [True, ["yes"], {"is": "yes"}, None, float("nan")])
@@ -482,20 +486,22 @@ def test_e7_labels_that_are_neither_text_nor_number_are_refused(
     rows = [{"text": "a dog", "y": "no"}, {"text": "a cat", "y": label}]
     path = put(tmp_path / "a.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     with pytest.raises(InputError, match=r"a.jsonl, line 2: (no )?field 'y'"):
-        own_task(path, OwnFile(text="text", label="y"))
+        table_task(path, TableTaskSettings(text="text", label="y"))
 
 
 def own_of(path: Path, labels: list[str]) -> Any:
     texts = (f"text {number}" for number in range(len(labels)))
-    return own_task(
-        put(path, table(("q", "y"), *zip(texts, labels, strict=True))), OwnFile("q", "y")
+    return table_task(
+        put(path, table(("q", "y"), *zip(texts, labels, strict=True))), TableTaskSettings("q", "y")
     )
 
 
 def test_classes_that_are_spelt_alike_are_told(tmp_path: Path) -> None:
     def told(labels: list[str]) -> list[str]:
         task = own_of(tmp_path / "own.csv", labels * 8)
-        return [note for note in own_notes(task.read) if "alone, and are learned as" in note]
+        return [
+            note for note in table_notes(task.compute_logits) if "alone, and are learned as" in note
+        ]
 
     assert told(["yes", "no"]) == []
     (capitals,) = told(["Yes", "yes", "no"])

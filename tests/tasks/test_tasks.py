@@ -17,10 +17,10 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.core.registry import named
-from groundling.data.samples import TextInput, TextSamples
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import configured
+from groundling.core.registry import resolve
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings
 from groundling.tasks import Task
 from groundling.tasks.readability import READABILITY
 from groundling.tasks.swag import FORM, FULL, REGULAR
@@ -83,7 +83,7 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
     found = REGULAR.read(swag, "val")
     choices = ("He sings 3.", f"He {COMMA}", 'He says "no", twice.', "He waits.")
     assert found[3] == Example(
-        "swag-val-3", "A dog runs 3.", label=3, choices=choices, official="3"
+        "swag-val-3", "A dog runs 3.", label=3, choices=choices, official_id="3"
     )
     assert [e.label for e in found] == [0, 1, 2, 3] * 2
     test = REGULAR.read(swag, "test")
@@ -91,7 +91,7 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
         (f"swag-test-{n}", None, 4) for n in range(5)
     ]
     assert (
-        REGULAR.submission("test", [e.official for e in test[:2]], [3, 0])
+        REGULAR.submission("test", [e.official_id for e in test[:2]], [3, 0])
         == "index\tprediction\n0\t3\n1\t0\n"
     )
     assert (REGULAR.train, REGULAR.dev, [m.name for m in REGULAR.metrics]) == (
@@ -99,7 +99,7 @@ def test_swag_reads_its_regular_files(swag: Path) -> None:
         ("val",),
         ["accuracy"],
     )
-    assert (named("tasks", Task, "swag"), named("tasks", Task, "swag/full")) == (REGULAR, FULL)
+    assert (resolve("tasks", Task, "swag"), resolve("tasks", Task, "swag/full")) == (REGULAR, FULL)
 
 
 def test_full_swag_puts_the_gold_ending_where_its_id_says(swag: Path) -> None:
@@ -193,9 +193,9 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
     )
     test = READABILITY.read(tmp_path, "test")
     assert [(e.text, e.label) for e in test] == [(PASSAGE, None), ("A.", None)]
-    assert [e.official for e in test] == ["c0f722661", "f0953f0a5"]  # C4
+    assert [e.official_id for e in test] == ["c0f722661", "f0953f0a5"]  # C4
     submission = READABILITY.submission(
-        "test", [e.official for e in test], np.array([-1.23456, 0.0])
+        "test", [e.official_id for e in test], np.array([-1.23456, 0.0])
     )
     assert submission == "id,target\nc0f722661,-1.235\nf0953f0a5,0.000\n"
     put(path, table(CLEAR, (1, "", PASSAGE, 0.1, 0), (2, "", " ", 0.2, 0)))
@@ -212,25 +212,25 @@ def test_the_clear_workbook_and_kaggles_test_file(tmp_path: Path) -> None:
 
 def test_a_choice_is_a_row_and_an_example_one_label(swag: Path, student) -> None:
     model, calls = student(), []
-    choices = TextSamples(REGULAR.read(swag, "train"), TextInput(model.tokenizer, 64))
+    choices = TextDataset(REGULAR.read(swag, "train"), TextRowEncoder(model.tokenizer, 64))
     batch = collate(choices.get([1, 5, 2]))
-    assert (len(batch), batch.text.ids.shape[0], batch.labels["label"].tolist()) == (
+    assert (len(batch), batch.text.input_ids.shape[0], batch.labels["label"].tolist()) == (
         3,
         12,
         [1, 1, 2],
     )
     for row, choice in enumerate(choices.examples[5].choices, 4):
         expected = model.tokenizer(choices.examples[5].text, choice)["input_ids"]
-        assert batch.text.ids[row, batch.text.mask[row]].tolist() == expected
-    assert batch.text.mask.sum(1).unique().numel() > 1
+        assert batch.text.input_ids[row, batch.text.attention_mask[row]].tolist() == expected
+    assert batch.text.attention_mask.sum(1).unique().numel() > 1
     model.encoder.register_forward_hook(
         lambda module, given, out: calls.append(len(out.last_hidden_state))
     )
-    objective = Supervised(model.sizes, form=REGULAR.form).eval()
+    objective = SupervisedObjective(model.sizes, output_type=REGULAR.form).eval()
     encoded = model(batch)
     outputs = objective.outputs(encoded, batch)
-    assert (calls, outputs.shape, FORM.outputs) == ([12], (3, 4), 1)
-    assert torch.equal(outputs.flatten(), objective.head.classify(encoded.pooled).flatten())
+    assert (calls, outputs.shape, FORM.head_width) == ([12], (3, 4), 1)
+    assert torch.equal(outputs.flatten(), objective.head.classify(encoded.pooler_output).flatten())
     summed = F.cross_entropy(outputs, torch.tensor([1, 1, 2]), reduction="sum")
     assert objective(encoded, batch)["task"].item() == pytest.approx(summed.item())
     assert objective.count(batch) == {"task": 3}
@@ -247,14 +247,20 @@ def test_choices_are_the_same_in_micro_batches(swag: Path, student, tmp_path: Pa
     logs = []
     for accumulate in (1, 2):
         model = student()
-        choices = TextSamples(REGULAR.read(swag, "train"), TextInput(model.tokenizer, 64))
+        choices = TextDataset(REGULAR.read(swag, "train"), TextRowEncoder(model.tokenizer, 64))
         torch.manual_seed(3)
-        objective = Supervised(model.sizes, form=REGULAR.form)
+        objective = SupervisedObjective(model.sizes, output_type=REGULAR.form)
         for part in (*model.modules(), objective.head.dropout):
             if isinstance(part, nn.Dropout):
                 part.p = 0.0
         out = tmp_path / str(accumulate)
-        train(model, [objective], choices, replace(STEPS, batch=6, accumulate=accumulate), out)
+        train(
+            model,
+            [objective],
+            choices,
+            replace(STEPS, batch=6, gradient_accumulation_steps=accumulate),
+            out,
+        )
         logs.append([(line["task"], line["grad_norm"]) for line in homes.log_of(out)])
     assert np.array(logs[0]) == pytest.approx(np.array(logs[1]), abs=1e-4)
 
@@ -265,7 +271,7 @@ def test_choices_are_the_same_in_micro_batches(swag: Path, student, tmp_path: Pa
 def test_fine_tuning_on_swag(swag: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
     result = finetune(
-        configured(FinetuneConfig, model=str(encoder), task="swag", data=str(swag), submit=True),
+        make_settings(FinetuneConfig, model=str(encoder), task="swag", data=str(swag), submit=True),
         STEPS,
         out,
     )

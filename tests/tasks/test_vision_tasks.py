@@ -21,18 +21,18 @@ from groundling.check import check
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain.data import task_texts
-from groundling.core.batch import Example, Sizes, collate
+from groundling.core.batch import Example, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import OpenAnswer
-from groundling.core.registry import named
-from groundling.data.samples import TextInput, TextSamples
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import configured
+from groundling.core.registry import resolve
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings
 from groundling.tasks import Task, nlvr2, vqa
 from groundling.tasks.nlvr2 import NLVR2
 from groundling.tasks.snli_ve import SNLI_VE
-from groundling.tasks.vqa import VQA, normalise, questions
+from groundling.tasks.vqa import VQA, normalise_answer, read_questions
 
 
 def refusal(call: Callable[..., Any], *arguments: Any) -> str:
@@ -77,13 +77,19 @@ def test_barred_answers_are_never_predicted() -> None:
         OpenAnswer(("", "yes", "no", "<unk>")),
     )
     for never, expected in (((), [0, 3]), (("<unk>",), [0, 0]), (("", "<unk>", "absent"), [2, 2])):
-        assert replace(form, never=never).predict(outputs).tolist() == expected
-    assert (form.outputs, form.label("no", ""), form.spell(1.0)) == (4, 2, "yes")
+        assert replace(form, excluded_answers=never).predict(outputs).tolist() == expected
+    assert (form.head_width, form.parse_label("no", ""), form.format_prediction(1.0)) == (
+        4,
+        2,
+        "yes",
+    )
     assert (
-        refusal(form.label, "maybe", "f.json, line 3")
+        refusal(form.parse_label, "maybe", "f.json, line 3")
         == "f.json, line 3: answer 'maybe' is none of the 4"
     )
-    assert "use task.at(folder)" in refusal(lambda: Supervised(Sizes(text=8), form=VQA.form))
+    assert "use task.at(folder)" in refusal(
+        lambda: SupervisedObjective(OutputSizes(text=8), output_type=VQA.form)
+    )
 
 
 def test_a_question_without_an_answer_of_the_map_has_no_best_answer() -> None:
@@ -92,9 +98,14 @@ def test_a_question_without_an_answer_of_the_map_has_no_best_answer() -> None:
     nothing = np.full((2, 2), -100, np.float32)
     some = np.array([[1, 0.3], [0, 0.9], [-100, -100]], np.float32)
     for form in (few, many):
-        assert form.best(nothing) == form.best(nothing[:0]) == form.best(None) == ""
-        assert form.best(np.array([[1, 0]], np.float32)) == "", "no credit is no answer"
-        assert form.best(some) == form.best(0) == form.labels[0]
+        assert (
+            form.best_answer(nothing)
+            == form.best_answer(nothing[:0])
+            == form.best_answer(None)
+            == ""
+        )
+        assert form.best_answer(np.array([[1, 0]], np.float32)) == "", "no credit is no answer"
+        assert form.best_answer(some) == form.best_answer(0) == form.labels[0]
 
 
 def test_padding_of_soft_targets_counts_for_nothing() -> None:
@@ -115,9 +126,11 @@ def test_padding_of_soft_targets_counts_for_nothing() -> None:
 def test_the_task_phase_reads_a_question_without_an_answer_alone(folder: Path) -> None:
     """B2: it used to be followed by whatever answer stands at place -100 of the map."""
     put(folder / "trainval_label2ans.json", json.dumps(["yes", *map(str, range(200))]))
-    texts = task_texts(VQA.at(folder), folder)
+    texts = task_texts(VQA.with_answers_of(folder), folder)
     answered = [{"yes": 1} if n % 4 else {} for n in range(12)]
-    assert [example.pair for example in texts] == ["yes" if said else None for said in answered]
+    assert [example.text_pair for example in texts] == [
+        "yes" if said else None for said in answered
+    ]
 
 
 MARKS = set('!?,`@<>-_+=(){}[]/;"\\')
@@ -182,7 +195,7 @@ def leave_one_out(said: str, answers: list[str]) -> Fraction:
     ],
 )
 def test_answers_are_normalised_as_officially(text: str, official: str) -> None:
-    assert normalise(text) == normalise(text, official=False) == official
+    assert normalise_answer(text) == normalise_answer(text, official=False) == official
     assert (
         len(vqa.CONTRACTIONS) == 113
     )  # of the script's 120, the two idle, the four with a capital and the wrong one
@@ -195,7 +208,7 @@ def test_the_scripts_mistakes_can_be_left_out() -> None:
         "somebody'd": ("somebodyd", "somebody'd"),
     }
     for text, both in (cases | {"somebodyd": ("somebodyd", "somebody'd")}).items():
-        assert (normalise(text), normalise(text, official=False)) == both
+        assert (normalise_answer(text), normalise_answer(text, official=False)) == both
 
 
 def test_digits_are_those_of_ascii_as_in_python_2() -> None:
@@ -207,9 +220,9 @@ def test_digits_are_those_of_ascii_as_in_python_2() -> None:
         "1,０": "1 ０",
     }
     for text, expected in cases.items():
-        assert normalise(text) == normalise(text, official=False) == expected
-    assert normalise("3.٥") == "3٥"  # no digit follows the period
-    assert normalise("٣.", official=False) == "٣"  # and none stands before it
+        assert normalise_answer(text) == normalise_answer(text, official=False) == expected
+    assert normalise_answer("3.٥") == "3٥"  # no digit follows the period
+    assert normalise_answer("٣.", official=False) == "٣"  # and none stands before it
 
 
 def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
@@ -234,7 +247,7 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
     made = [" ".join(rng.choice(words, rng.integers(1, 5))) for _ in range(4000)]
     asked, said = [], {}
     for i, text in enumerate(made):
-        assert normalise(text) == retold(text)
+        assert normalise_answer(text) == retold(text)
         choice = [text, text.upper(), text.replace(",", " "), f"the {text}", text.strip("."), "no"]
         people = tuple(rng.choice(choice[: rng.integers(1, 7)], 10).tolist())
         kinds = (
@@ -248,16 +261,20 @@ def test_official_accuracy_is_the_mean_over_nine_of_ten() -> None:
         i: float(x) for i, x in truth.items()
     }
     assert set(truth.values()) == {Fraction(n, 10) for n in (0, 3, 6, 9, 10)}
-    found = vqa.official(said, asked)
+    found = vqa.official_accuracy(said, asked)
     for name in ("yes/no", "number", "other", "what is", "how many", "is the", ""):
         own = [truth[q.id] for q in asked if not name or name in q.types]
         got = found[f"official, {name}" if name else "official"]
         assert round(100 * got, 2) == round(float(100 * sum(own) / len(own)), 2)
     assert len(found) == 7
     assert (
-        refusal(vqa.official, {1: "no"}, asked[:3]) == "vqa: no prediction for question 0 (2 such)"
+        refusal(vqa.official_accuracy, {1: "no"}, asked[:3])
+        == "vqa: no prediction for question 0 (2 such)"
     )
-    assert refusal(vqa.official, {0: "no", 7: "no"}, asked[:1]) == "vqa: nobody asked question 7"
+    assert (
+        refusal(vqa.official_accuracy, {0: "no", 7: "no"}, asked[:1])
+        == "vqa: nobody asked question 7"
+    )
 
 
 MAP = ["", "yes", "no", "red", "2", "blue"]
@@ -316,7 +333,7 @@ def folder(tmp_path: Path) -> Path:
 def test_vqa_reads_official_files(folder: Path, student: Any) -> None:
     found = VQA.read(folder, "val")
     first = ("vqa-val-41001", "is 1 the dog red?", ("COCO_val2014_000000000041",), "41001")
-    assert [(e.id, e.text, e.images, e.official) for e in found[1:2]] == [first]
+    assert [(e.id, e.text, e.images, e.official_id) for e in found[1:2]] == [first]
     dense = [{MAP[int(c)]: round(float(s), 3) for c, s in e.label if c >= 0} for e in found[:4]]
     assert dense == [
         {"red": 1},
@@ -325,9 +342,11 @@ def test_vqa_reads_official_files(folder: Path, student: Any) -> None:
         {"yes": 0.9, "red": 1},
     ]
     assert {e.label.shape for e in found} == {(2, 2)}
-    batch = collate(TextSamples(found, TextInput(student().tokenizer, 32)).get([3, 0]))
+    batch = collate(TextDataset(found, TextRowEncoder(student().tokenizer, 32)).get([3, 0]))
     assert np.array_equal(batch.labels["label"].numpy(), np.stack([found[3].label, found[0].label]))
-    assert vqa.unknown(questions(folder, "val"), VQA.at(folder).form) == (6, 0)
+    assert vqa.count_unknown_answers(
+        read_questions(folder, "val"), VQA.with_answers_of(folder).form
+    ) == (6, 0)
     test = VQA.read(folder, "test-dev")
     assert [(e.label, e.images) for e in test] == [(None, ("COCO_test2015_000000000007",))] * 3
     assert replace(VQA, read=partial(vqa.read, image="{number}")).read(folder, "train")[
@@ -341,31 +360,37 @@ def test_vqa_reads_official_files(folder: Path, student: Any) -> None:
 
 def test_the_answer_map_is_read_and_never_made(folder: Path) -> None:
     path = folder / "trainval_label2ans.json"
-    assert VQA.at(folder).form.labels == tuple(MAP)
+    assert VQA.with_answers_of(folder).form.labels == tuple(MAP)
     path.unlink()
     assert "expected trainval_label2ans.json, *ans2label.json or answers_vqa.txt" in refusal(
         VQA.read, folder, "val"
     )
     put(folder / "answers_vqa.txt", "<unk>\nyes\nno\n")
-    assert VQA.at(folder).form == OpenAnswer(("<unk>", "yes", "no"), never=("<unk>",))
+    assert VQA.with_answers_of(folder).form == OpenAnswer(
+        ("<unk>", "yes", "no"), excluded_answers=("<unk>",)
+    )
     other = put(
         folder / "uniter_ans2label.json",
         json.dumps({"no": 1, "yes": 0, **{f"w{n}": n for n in range(2, 12)}}),
     )
-    assert VQA.at(folder).form.labels == ("yes", "no", *(f"w{n}" for n in range(2, 12)))
+    assert VQA.with_answers_of(folder).form.labels == (
+        "yes",
+        "no",
+        *(f"w{n}" for n in range(2, 12)),
+    )
     put(other, json.dumps({"no": 1, "yes": 2}))
     assert (
-        refusal(VQA.at, folder)
+        refusal(VQA.with_answers_of, folder)
         == f"{other}: expected an object of answers numbered from 0 to 1 without gaps"
     )
     put(folder / "b_ans2label.json", "{}")
     assert "b_ans2label.json and uniter_ans2label.json may differ in order" in refusal(
-        VQA.at, folder
+        VQA.with_answers_of, folder
     )
     put(path, '["yes", "no", "yes"]')
-    assert refusal(VQA.at, folder) == f"{path}: answer 'yes' stands there twice"
+    assert refusal(VQA.with_answers_of, folder) == f"{path}: answer 'yes' stands there twice"
     put(path, '["yes", 3]')
-    assert "expected a list of answers" in refusal(VQA.at, folder)
+    assert "expected a list of answers" in refusal(VQA.with_answers_of, folder)
 
 
 def test_vqa_reads_lxmerts_lists(folder: Path) -> None:
@@ -379,8 +404,15 @@ def test_vqa_reads_lxmerts_lists(folder: Path) -> None:
     found = VQA.read(folder, "minival")
     assert found[0].images == ("COCO_val2014_000000000042",)
     assert [e.label.round(3).tolist() for e in found] == [[[3, pytest.approx(0.9)]], [[-100, -100]]]
-    assert vqa.unknown(questions(folder, "minival"), VQA.at(folder).form) == (1, 1)
-    assert VQA.at(folder).official(folder, "minival", [e.official for e in found], [3, 3]) == {}
+    assert vqa.count_unknown_answers(
+        read_questions(folder, "minival"), VQA.with_answers_of(folder).form
+    ) == (1, 1)
+    assert (
+        VQA.with_answers_of(folder).official(
+            folder, "minival", [e.official_id for e in found], [3, 3]
+        )
+        == {}
+    )
     for fault in ({"img_id": "42"}, {"label": {"red": "yes"}}):
         put(path, json.dumps([row | fault]))
         assert f"{path}, questions[0]: expected an img_id like COCO_val2014" in refusal(
@@ -434,8 +466,8 @@ def test_faults_of_vqa_name_file_and_id(
 
 
 def test_scores_and_submission_of_vqa(folder: Path) -> None:
-    task, found = VQA.at(folder), VQA.read(folder, "val")
-    ids, labels = [e.official for e in found], np.stack([e.label for e in found])
+    task, found = VQA.with_answers_of(folder), VQA.read(folder, "val")
+    ids, labels = [e.official_id for e in found], np.stack([e.label for e in found])
     for said, expected in ((1, [0, 0.3, 0.6, 0.9, 0, 0.3]), (3, [1] * 6), (5, [0] * 6)):
         assert task.score([said] * 6, labels) == {"score": pytest.approx(np.mean(expected))}
         got = task.official(folder, "val", ids, [said] * 6)
@@ -452,7 +484,7 @@ def test_scores_and_submission_of_vqa(folder: Path) -> None:
 
 def test_fine_tuning_on_vqa(folder: Path, tmp_path: Path) -> None:
     encoder, out = homes.student(tmp_path / "encoder"), tmp_path / "out"
-    config = configured(
+    config = make_settings(
         FinetuneConfig, model=str(encoder), task="vqa", data=str(folder), submit=True
     )
     result = finetune(config, replace(STEPS, steps=2), out)
@@ -493,15 +525,15 @@ def test_nlvr2_reads_json_lines(tmp_path: Path) -> None:
     put(tmp_path / "test1.json", json_lines(pair("test1-1-0-0", None), pair("test1-1-0-1", None)))
     images = ("dev-850-2-img0", "dev-850-2-img1")
     assert NLVR2.read(tmp_path, "dev")[1] == Example(
-        "nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images, official="dev-850-2-1"
+        "nlvr2-dev-850-2-1", 'a "dog", left', label=0, images=images, official_id="dev-850-2-1"
     )
     test = NLVR2.read(tmp_path, "test1")
     assert [(e.label, e.images) for e in test] == [(None, ("test1-1-0-img0", "test1-1-0-img1"))] * 2
     assert (
-        NLVR2.submission("test1", [e.official for e in test], [1, 0])
+        NLVR2.submission("test1", [e.official_id for e in test], [1, 0])
         == "test1-1-0-0,True\ntest1-1-0-1,False\n"
     )
-    assert NLVR2.official(tmp_path, "test1", [e.official for e in test], [1, 0]) == {}
+    assert NLVR2.official(tmp_path, "test1", [e.official_id for e in test], [1, 0]) == {}
     path = put(
         tmp_path / "test2.json", json_lines(pair("test2-1-0-0", "True"), pair("test2-1-0-1", None))
     )
@@ -570,13 +602,13 @@ def test_snli_ve_reads_three_spellings_of_its_image(tmp_path: Path) -> None:
     assert SNLI_VE.read(tmp_path, "dev") == found
     assert notes == ["1 lines without a label that annotators agree on (-) are left out"]
     assert [(e.images, e.label) for e in found] == [(("5",), 0), (("6",), 2), (("7",), 1)]
-    assert named("tasks", Task, "snli-ve") is SNLI_VE
+    assert resolve("tasks", Task, "snli-ve") is SNLI_VE
     assert found[0] == Example(
         "snli-ve-dev-5.jpg#2r1e",
         "a claim of 5.jpg#2r1e",
         label=0,
         images=("5",),
-        official="5.jpg#2r1e",
+        official_id="5.jpg#2r1e",
     )
     assert SNLI_VE.score([0, 1, 1], [0, 2, 1]) == {"accuracy": pytest.approx(2 / 3)}
 
@@ -641,17 +673,17 @@ def test_every_reader_says_what_the_data_set_calls_an_example(folder: Path, tmp_
     put(tmp_path / "dev.json", json_lines(TRUE))
     put(tmp_path / "snli_ve_dev.jsonl", json_lines(entailed("5.jpg#2r1e", "entailment", **GOOD)))
     read = [(VQA, folder, "val"), (NLVR2, tmp_path, "dev"), (SNLI_VE, tmp_path, "dev")]
-    names = [task.read(place, split)[0].official for task, place, split in read]
+    names = [task.read(place, split)[0].official_id for task, place, split in read]
     assert names == ["40000", "dev-1-0-0", "5.jpg#2r1e"]
 
 
 class Mood:
     """A form of one's own, of which the package knows nothing."""
 
-    reads = "first"
-    outputs = 1
+    head_input = "first"
+    head_width = 1
 
-    def label(self, text: str, where: str) -> int:
+    def parse_label(self, text: str, where: str) -> int:
         return len(text)
 
     def loss(self, outputs: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -660,7 +692,7 @@ class Mood:
     def predict(self, outputs: np.ndarray) -> np.ndarray:
         return outputs[:, 0].round()
 
-    def spell(self, prediction: float) -> str:
+    def format_prediction(self, prediction: float) -> str:
         return "!" * int(prediction)
 
 
@@ -668,14 +700,20 @@ def test_a_task_may_stand_anywhere() -> None:
     """A module of one's own holds reader, form and file layout; official ids may look like anything."""
 
     def read(folder: Path, split: str) -> list[Example]:
-        return [Example(f"{n}", "oh", label=n, official=f"a-{n}-b c") for n in range(3)]
+        return [Example(f"{n}", "oh", label=n, official_id=f"a-{n}-b c") for n in range(3)]
 
     own = Task(
-        "mine", Mood(), read, (ACCURACY,), "nowhere", test={"test": "m.csv"}, layout=("i", "p", ";")
+        "mine",
+        Mood(),
+        read,
+        (ACCURACY,),
+        "nowhere",
+        test={"test": "m.csv"},
+        submission_format=("i", "p", ";"),
     )
     examples = own.read(Path(), "test")
-    officials = [e.official for e in examples]
-    assert own.at(Path()) is own
+    officials = [e.official_id for e in examples]
+    assert own.with_answers_of(Path()) is own
     assert own.submission("test", officials, [0, 1, 2]) == "i;p\na-0-b c;\na-1-b c;!\na-2-b c;!!\n"
     assert own.score([0, 1, 1], [0, 1, 2]) == {"accuracy": pytest.approx(2 / 3)}
     assert own.official(Path(), "test", officials, [0, 1, 2]) == {}
@@ -695,11 +733,11 @@ def test_e6_a_list_of_answers_that_fits_no_question_is_refused(tmp_path: Path) -
     )
     put(tmp_path / "v2_mscoco_train2014_annotations.json", json.dumps({"annotations": [said]}))
     path = put(tmp_path / "trainval_label2ans.json", json.dumps(["yes", "no"]))
-    task = named("tasks", Task, "vqa")
-    assert len(task.at(tmp_path).read(tmp_path, "train")) == 1
+    task = resolve("tasks", Task, "vqa")
+    assert len(task.with_answers_of(tmp_path).read(tmp_path, "train")) == 1
     put(path, json.dumps(["Ja", "Nein"]))
     with pytest.raises(InputError, match=r"label2ans.json: holds no answer that people gave"):
-        task.at(tmp_path).read(tmp_path, "train")
+        task.with_answers_of(tmp_path).read(tmp_path, "train")
 
 
 @pytest.mark.parametrize("score", [nan, 1.5, -1, 10**400, "1"])
@@ -709,6 +747,6 @@ def test_e5_a_share_of_people_is_from_0_to_1(score: object, tmp_path: Path) -> N
     path = put(tmp_path / "minival.json", json.dumps([asked | {"label": {"yes": score}}]))
     told = r"(, questions\[0\]: .* numbers from 0 to 1|: .*a number of too many digits)"
     with pytest.raises(InputError, match="minival.json" + told):
-        named("tasks", Task, "vqa/minival").read(tmp_path, "minival")
+        resolve("tasks", Task, "vqa/minival").read(tmp_path, "minival")
     put(path, "[]")
     assert f"{path}: expected a list of questions" in check(tmp_path).problems[0]

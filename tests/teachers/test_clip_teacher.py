@@ -29,25 +29,25 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.core.rng import generator
 from groundling.data.kmeans import kmeans_1d
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.data.shards import Record, ShardStore
-from groundling.data.text.keywords import Keyword, select, select_random, token_scores
-from groundling.data.text.words import spans
-from groundling.models.clip import ClipImage, ClipText, load_clip_image
+from groundling.data.text.keywords import Keyword, select_random_tokens, select_tokens, token_scores
+from groundling.data.text.words import word_spans
+from groundling.models.clip import ClipImageTower, ClipTextTower, load_clip_image_tower
 from groundling.models.task_heads import HeadContext
 from groundling.objectives import Objective, ObjectiveContext
-from groundling.settings.fields import changed, configured
-from groundling.settings.objectives import Targeted
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.teachers import add_features, loading
-from groundling.teachers import dataset as cache
+from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import FEATURES, ClipScores, ClusterConfidence, text_of
-from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
+from groundling.teachers.clip_parts import FEATURES, ClipScorePart, ClusterConfidence, text_for_clip
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.loading import load_clip_teacher
 from groundling.vision_language.visualbert import VisualBertVqaHead
 
@@ -88,8 +88,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def options(place: Path, **changes: object) -> Targeted:
-    return replace(Targeted(teacher_images=str(place / "photos")), **changes)
+def options(place: Path, **changes: object) -> TargetedDistillationSettings:
+    return replace(TargetedDistillationSettings(teacher_images=str(place / "photos")), **changes)
 
 
 def teacher(place: Path, name: str = "clip", wants: Sequence[str] = ALL, **changes) -> ClipTeacher:
@@ -112,8 +112,8 @@ def choices() -> list[Example]:
     ]
 
 
-def samples(some: Sequence[Example]) -> TextSamples:
-    return TextSamples(some, TextInput(homes.words(), 60))
+def samples(some: Sequence[Example]) -> TextDataset:
+    return TextDataset(some, TextRowEncoder(homes.words(), 60))
 
 
 def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
@@ -122,7 +122,7 @@ def by_row(taught: object, teachers: Sequence[ClipTeacher] = ()) -> Batch:
     for one in teachers:
         batch, checks = add_features(one, batch)
         for check in checks:
-            check.settle(float(check.number))
+            check.raise_if_not_finite(float(check.number))
     return batch
 
 
@@ -169,7 +169,7 @@ def plainly(folder: Path, photos: Path, example: Example) -> tuple[torch.Tensor,
     with Image.open(photos / f"{example.images[0]}.png") as opened:
         turned = opened.transpose(Image.Transpose.ROTATE_270) if opened.getexif() else opened
         pixels = kind.from_pretrained(folder)(images=turned.convert("RGB"), return_tensors="pt")
-    text = example.text if example.pair is None else f"{example.text} {example.pair}"
+    text = example.text if example.text_pair is None else f"{example.text} {example.text_pair}"
     pad = {"padding": "max_length", "max_length": toys.WINDOW} if siglip else {}
     pieces = tokenizer(text, return_tensors="pt", return_offsets_mapping=True, **pad)
     offsets = pieces.pop("offset_mapping")[0]
@@ -203,8 +203,8 @@ def test_features_are_transformers_own(name, place, tmp_path):
         close(batch.features["clip_image"][row], of_image)
         close(batch.features["clip_text"][row], of_text)
         close(batch.features["clip_similarity"][row], scaled, 1e-4)
-        text = text_of(example)
-        places = spans(text)
+        text = text_for_clip(example)
+        places = word_spans(text)
         last = [np.flatnonzero((offsets[:, 1] > s) & (offsets[:, 0] < e)) for s, e in places]
         is_word = np.array([text[s].isalnum() for s, _ in places])
         cosines = np.array([float(states[at[-1]] @ of_image) for at in last])
@@ -218,8 +218,8 @@ def test_words_are_numbered_as_the_students(place, tmp_path):
     some = [Example("p", "isn't a dog", "girl's café, 1", images=("some/0",))]
     batch, _ = kept_and_live(teacher(place, words=20), some, tmp_path)
     chosen = [word for word in batch.features["clip_word"][0].tolist() if word >= 0]
-    text = text_of(some[0])
-    there = [text[s:e] for s, e in spans(text)]
+    text = text_for_clip(some[0])
+    there = [text[s:e] for s, e in word_spans(text)]
     assert sorted(there[word] for word in chosen) == sorted(
         ["isn", "a", "dog", "girl", "café", "1"]
     ), "CLIP's piece 's is that of the apostrophe, so that s has none"
@@ -227,20 +227,20 @@ def test_words_are_numbered_as_the_students(place, tmp_path):
     assert not batch.features["clip_words"][0, len(chosen) :].any()
     tokenizer = homes.words()
     for word in chosen:
-        pieces = batch.text.ids[0, batch.text.word[0] == word]
+        pieces = batch.text.input_ids[0, batch.text.word_ids[0] == word]
         assert tokenizer.decode(pieces).replace(" ", "") == there[word].replace("é", "e")
 
 
 def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
     # methods A2: a candidate has a piece on both sides after truncation
     def chosen(length: int, folder: Path, limit: float = 1.0, **changes: object) -> Batch:
-        short = TextSamples(examples(), TextInput(homes.words(), length))
+        short = TextDataset(examples(), TextRowEncoder(homes.words(), length))
         return by_row(
             *TeacherSet([teacher(place, **changes)], FeatureCache(folder, limit)).wrap(short)
         )
 
     def words(batch: Batch, row: int) -> set[int]:
-        return set(batch.text.word[row].tolist())
+        return set(batch.text.word_ids[row].tolist())
 
     for way in ("top", "random"):
         whole = chosen(60, tmp_path / way, select=way)
@@ -261,25 +261,25 @@ def test_words_are_selected_among_those_that_the_student_reads(place, tmp_path):
 
 def test_a_heads_mask_is_not_read(place, bert_tokenizer):
     reading = HeadContext(
-        Sizes(text=32), OpenAnswer(("yes",)), bert_tokenizer, torch.zeros(999, 32)
+        OutputSizes(text=32), OpenAnswer(("yes",)), bert_tokenizer, torch.zeros(999, 32)
     )
     plain = Example("q", "is it red ?", images=("some/0",))
-    asked = VisualBertVqaHead(reading).ask(plain)
-    assert "[MASK]" in asked.text and text_of(asked) == plain.text
-    assert text_of(replace(plain, pair="[MASK]", cue="[MASK]")) == plain.text
-    assert text_of(replace(plain, pair="yes [MASK]")) == "is it red ? yes [MASK]"
+    asked = VisualBertVqaHead(reading).prepare_example(plain)
+    assert "[MASK]" in asked.text and text_for_clip(asked) == plain.text
+    assert text_for_clip(replace(plain, text_pair="[MASK]", prompt_suffix="[MASK]")) == plain.text
+    assert text_for_clip(replace(plain, text_pair="yes [MASK]")) == "is it red ? yes [MASK]"
 
 
 def test_only_what_is_asked_for_is_loaded_and_computed(place, tmp_path, monkeypatch):
-    monkeypatch.setattr(ClipImage, "forward", homes.never)
+    monkeypatch.setattr(ClipImageTower, "forward", homes.never)
     alone = teacher(place, wants=["clip_text"], teacher_images="")
-    assert alone.clips.own.image is None and alone.image_width == 0
+    assert alone.clips.model.image is None and alone.image_width == 0
     batch, live = kept_and_live(alone, [Example("t", "a dog")], tmp_path)
     assert list(batch.features) == list(live.features) == ["clip_text"]
     monkeypatch.undo()
-    monkeypatch.setattr(ClipText, "unprojected", homes.never)
+    monkeypatch.setattr(ClipTextTower, "unprojected", homes.never)
     seen = teacher(place, wants=["clip_image"])
-    assert seen.clips.own.text is None and seen.width == 0 and seen.image_width == 24
+    assert seen.clips.model.text is None and seen.width == 0 and seen.image_width == 24
     batch, live = kept_and_live(seen, examples(), tmp_path)
     close(batch.features["clip_image"], live.features["clip_image"], 1e-6)
 
@@ -305,28 +305,31 @@ def test_words_by_themselves_and_by_chance(place, tmp_path):
     batch = wrapped(lonely, examples()[:3], tmp_path / "a")
     one = teacher(place, wants=["clip_text", "clip_image"])
     for row, example in enumerate(examples()[:3]):
-        places = spans(example.text)
+        places = word_spans(example.text)
         words = [Example(str(n), example.text[s:e]) for n, (s, e) in enumerate(places)]
         alone = [replace(word, images=example.images) for word in words]
         lone, _ = kept_and_live(one, alone, tmp_path / f"lone{row}")
         cosines = (lone.features["clip_text"] * lone.features["clip_image"]).sum(-1).numpy()
         is_word = np.array([word.text.isalnum() and word.text != "s" for word in words])
         scores = token_scores(cosines, np.zeros(len(words)), is_word)
-        assert batch.features["clip_word"][row].tolist() == select(scores, is_word, 2).tolist()
+        assert (
+            batch.features["clip_word"][row].tolist() == select_tokens(scores, is_word, 2).tolist()
+        )
     chance = teacher(place, wants=["clip_words", "clip_word"], select="random", teacher_images="")
     batch, live = kept_and_live(chance, examples(), tmp_path / "b")
     assert torch.equal(batch.features["clip_word"], live.features["clip_word"])
     assert torch.equal(batch.features["clip_word"][0], batch.features["clip_word"][4])
     rng = generator("clip_words", TEXTS[0])
     assert (
-        batch.features["clip_word"][0].tolist() == select_random(np.ones(6, bool), 2, rng).tolist()
+        batch.features["clip_word"][0].tolist()
+        == select_random_tokens(np.ones(6, bool), 2, rng).tolist()
     )
     assert len(ShardStore(of(tmp_path / "b", "clip_words"))) == 5
 
 
 def important(text: str) -> list[Keyword]:
     """An extractor of keywords: the last word of a text."""
-    start, stop = spans(text)[-1]
+    start, stop = word_spans(text)[-1]
     return [Keyword(text[start:stop], ((int(start), int(stop)),), 0.0)]
 
 
@@ -347,12 +350,12 @@ def test_the_worked_selection():
     worth = np.array([0, 0, 1 / (1 + 0.15832), 1 / (1 + 0.29737)])
     scores = token_scores(np.array([0.1, 0.2, 0.3, 0.4]), worth, np.ones(4, bool))
     np.testing.assert_allclose(scores, [0.1, 0.2, 0.82831, 0.87169], atol=1e-5)
-    assert select(scores, np.ones(4, bool), 2).tolist() == [3, 2]
+    assert select_tokens(scores, np.ones(4, bool), 2).tolist() == [3, 2]
 
 
 def test_confidence_of_answers(place, tmp_path):
     # methods: cosines .20, .25, .22, .21 are .9304 sure with CLIP's scale of 100
-    form = OpenAnswer(("yes", "no", "<unk>", "a dog"), never=("<unk>",))
+    form = OpenAnswer(("yes", "no", "<unk>", "a dog"), excluded_answers=("<unk>",))
     sure = teacher(place, wants=["clip_confidence", "clip_image"], form=form)
     batch, live = kept_and_live(sure, examples(), tmp_path)
     texts = [Example(answer, answer) for answer in ("yes", "no", "a dog")]
@@ -363,8 +366,8 @@ def test_confidence_of_answers(place, tmp_path):
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-5)
     assert len(ShardStore(of(tmp_path, "clip_images"))) == 4
     scores = sure.members[-1]
-    assert isinstance(scores, ClipScores)
-    scores.clips.own.text.logit_scale.data = torch.tensor(100.0).log()
+    assert isinstance(scores, ClipScorePart)
+    scores.clips.model.text.logit_scale.data = torch.tensor(100.0).log()
     scores.answers = torch.tensor([[0.2], [0.25], [0.22], [0.21]])
     assert scores._of_answers(torch.ones(1, 1), ()).item() == pytest.approx(0.9304, abs=1e-4)
 
@@ -395,7 +398,7 @@ def test_confidence_of_classes_by_clusters_of_similarities(place, tmp_path):
     close(batch.features["clip_confidence"].double(), sure, 1e-4)
     close(batch.features["clip_confidence"], live.features["clip_confidence"], 1e-4)
     scores = one.members[-1]
-    assert isinstance(scores, ClipScores) and isinstance(scores.sure_of, ClusterConfidence)
+    assert isinstance(scores, ClipScorePart) and isinstance(scores.sure_of, ClusterConfidence)
     assert scores.clusters is not None and len(scores.clusters.centres) == 3
     fresh = teacher(place, wants=wants, form=form)
     _, live = kept_and_live(fresh, examples(), tmp_path)
@@ -441,7 +444,7 @@ def test_cached_and_live_features_are_equal(name, data, place, tmp_path):
         close(batch.features[key].double(), live.features[key].double(), 1e-6)
     scaled = batch.features["clip_similarity"], live.features["clip_similarity"]
     torch.testing.assert_close(*scaled, rtol=1e-6, atol=1e-4)
-    assert batch.dropped == live.dropped
+    assert batch.truncated_tokens == live.truncated_tokens
 
 
 class Reads:
@@ -449,18 +452,18 @@ class Reads:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seen = Counter()
-        look, read = ClipImage.forward, ClipText.unprojected
+        look, read = ClipImageTower.forward, ClipTextTower.unprojected
 
-        def looked(side: ClipImage, pixels: torch.Tensor) -> torch.Tensor:
+        def looked(side: ClipImageTower, pixels: torch.Tensor) -> torch.Tensor:
             self.seen["pictures"] += len(pixels)
             return look(side, pixels)
 
-        def was_read(side: ClipText, windows: object) -> tuple[torch.Tensor, torch.Tensor]:
+        def was_read(side: ClipTextTower, windows: object) -> tuple[torch.Tensor, torch.Tensor]:
             self.seen["texts"] += len(windows.ids)
             return read(side, windows)
 
-        monkeypatch.setattr(ClipImage, "forward", looked)
-        monkeypatch.setattr(ClipText, "unprojected", was_read)
+        monkeypatch.setattr(ClipImageTower, "forward", looked)
+        monkeypatch.setattr(ClipTextTower, "unprojected", was_read)
 
 
 def test_every_image_and_every_text_is_read_once(place, tmp_path, monkeypatch):
@@ -514,15 +517,15 @@ def test_truncated_texts_are_counted_once_however_they_are_read(place, tmp_path)
     long = [replace(examples()[5], id=f"l{n}", images=(f"some/{n}",)) for n in range(2)]
     pieces = homes.pieces()(long[0].text, add_special_tokens=False)["input_ids"]
     batch, live = kept_and_live(teacher(place), long, tmp_path)
-    plain = collate(samples(long).get(range(2))).dropped
-    assert 2 * (len(pieces) - toys.WINDOW) < batch.dropped - plain <= 2 * len(pieces)
-    assert batch.dropped == live.dropped
+    plain = collate(samples(long).get(range(2))).truncated_tokens
+    assert 2 * (len(pieces) - toys.WINDOW) < batch.truncated_tokens - plain <= 2 * len(pieces)
+    assert batch.truncated_tokens == live.truncated_tokens
     every, _ = kept_and_live(teacher(place, words=99), long, tmp_path / "every")
     there = int((every.features["clip_word"][0] >= 0).sum())
     offsets = homes.pieces()(long[0].text, return_offsets_mapping=True)["offset_mapping"]
     end = offsets[toys.WINDOW - 2][1]  # the end token takes the last place
     text = long[0].text
-    whole = [e <= end and text[s].isalnum() and text[s:e] != "s" for s, e in spans(text)]
+    whole = [e <= end and text[s].isalnum() and text[s:e] != "s" for s, e in word_spans(text)]
     assert there == sum(whole) < len(whole) - 6, "a word that was cut off is no candidate"
 
 
@@ -532,7 +535,10 @@ def test_kept_features_do_not_change_what_is_counted(first, second, place, tmp_p
     long = [replace(examples()[5], id=f"l{n}", images=(f"some/{n}",)) for n in range(2)]
     wrapped(teacher(place, wants=first), long, tmp_path)
     again = wrapped(teacher(place, wants=second), long, tmp_path)
-    assert again.dropped == wrapped(teacher(place, wants=second), long, tmp_path, limit=0).dropped
+    assert (
+        again.truncated_tokens
+        == wrapped(teacher(place, wants=second), long, tmp_path, limit=0).truncated_tokens
+    )
 
 
 def test_a_scorer_of_texts_does_not_hide_what_the_towers_cut(place, tmp_path):
@@ -540,7 +546,11 @@ def test_a_scorer_of_texts_does_not_hide_what_the_towers_cut(place, tmp_path):
     apart = {"teacher_text": str(place / "other"), "teacher_scorer": str(place / "clip")}
     one = teacher(place, wants=["clip_words", "clip_similarity"], **apart)
     batch, live = kept_and_live(one, long, tmp_path)
-    assert batch.dropped == live.dropped > collate(samples(long).get([0])).dropped
+    assert (
+        batch.truncated_tokens
+        == live.truncated_tokens
+        > collate(samples(long).get([0])).truncated_tokens
+    )
 
 
 def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
@@ -551,9 +561,9 @@ def adding(folder: Path, name: str, ids: Sequence[str], told: Any) -> None:
         time.sleep(0.3)
         return [Record(one, {"number": np.full(2, int(one), np.float32)}) for one in some]
 
-    disk = cache.OnDisk(folder, {"key": 1})
+    disk = cache.DiskFeatureStore(folder, {"key": 1})
     disk.fill(ids, make, "features")
-    told.put((name, [int(disk.at(disk.number(one)).arrays["number"][0]) for one in ids]))
+    told.put((name, [int(disk.get(disk.index_of(one)).arrays["number"][0]) for one in ids]))
 
 
 def test_two_runs_add_to_one_folder_one_after_the_other(processes, tmp_path):
@@ -712,7 +722,7 @@ def test_kept_features_are_hashed_once_a_run(place, tmp_path, monkeypatch):
     one = teacher(place, wants=["clip_image", "clip_text"])
     wrapped(one, examples(), tmp_path)
     hashed: list[Path] = []
-    told = cache.changed
+    told = cache.changed_files
     monkeypatch.setattr(
         cache, "changed", lambda folder, *more: hashed.append(folder) or told(folder, *more)
     )
@@ -745,9 +755,9 @@ def test_models_that_cannot_teach_are_named(place, tmp_path):
     with pytest.raises(InputError, match="asked for clip_image needs --teacher-images FOLDER"):
         teacher(place, wants=["clip_image"], teacher_images="")
     with pytest.raises(InputError, match="no image processor there"):
-        load_clip_image(homes.teacher(tmp_path / "bare"))
+        load_clip_image_tower(homes.teacher(tmp_path / "bare"))
     with pytest.raises(InputError, match="a bert model has no"):
-        load_clip_image(homes.student(tmp_path / "bert"))
+        load_clip_image_tower(homes.student(tmp_path / "bert"))
     wrong = shutil.copytree(place / "clip", tmp_path / "wrong")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, do_center_crop=False).save_pretrained(wrong)
     one = load_clip_teacher(str(wrong), ["clip_image"], options(place), None)
@@ -768,7 +778,7 @@ def test_two_teachers_of_one_name_are_refused(place):
 @pytest.mark.parametrize("limit", [1.0, 0.0])
 def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
     one = teacher(place)
-    tower = one.clips.own.image if side == "image" else one.clips.own.text
+    tower = one.clips.model.image if side == "image" else one.clips.model.text
     next(tower.parameters()).data.fill_(float("nan"))
     with pytest.raises(InputError, match="is not a finite number") as caught:
         wrapped(one, examples(), tmp_path, limit)
@@ -777,8 +787,8 @@ def test_what_is_not_a_number_is_refused(side, limit, place, tmp_path):
 
 def test_form_decides_what_it_can_be_sure_of(place):
     *_, scores = teacher(place, wants=["clip_similarity"], form=MultipleChoice(("0", "1"))).members
-    assert isinstance(scores, ClipScores) and scores.sure_of is None
-    assert ObjectiveContext(Sizes()).form is None
+    assert isinstance(scores, ClipScorePart) and scores.sure_of is None
+    assert ObjectiveContext(OutputSizes()).output_type is None
 
 
 # -- whole runs ------------------------------------------------------------------------------------------------------
@@ -788,9 +798,9 @@ class FollowText(Objective):
     """Stands for CLIP-TD's text term."""
 
     name = "follow"
-    needs = ("text", "features.clip_text")
+    required_fields = ("text", "features.clip_text")
 
-    def __init__(self, sizes: Sizes, **options: object) -> None:
+    def __init__(self, sizes: OutputSizes, **options: object) -> None:
         super().__init__(sizes, **options)
         self.of_text = torch.nn.Linear(sizes.text, sizes.teacher)
 
@@ -805,9 +815,9 @@ class FollowText(Objective):
 class FollowAnything(FollowText):
     """Stands for all of its terms: the first position follows whatever the teacher says of a row."""
 
-    needs = ("text", *(f"features.{name}" for name in sorted(ALL)))
+    required_fields = ("text", *(f"features.{name}" for name in sorted(ALL)))
 
-    def __init__(self, sizes: Sizes, **options: object) -> None:
+    def __init__(self, sizes: OutputSizes, **options: object) -> None:
         super().__init__(sizes, **options)
         self.of_image = torch.nn.Linear(sizes.text, sizes.teacher_image)
 
@@ -830,7 +840,7 @@ def tune(place: Path) -> FinetuneConfig:
     homes.student(place / "student")
     questions = [(f"is {n} a dog ?", f"some/{n % 4}.png", "yn"[n % 2]) for n in range(20)]
     put(place / "questions.csv", homes.table(("question", "photo", "answer"), *questions))
-    return configured(
+    return make_settings(
         FinetuneConfig,
         model=str(place / "student"),
         data=str(place / "questions.csv"),
@@ -854,12 +864,12 @@ def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypat
     monkeypatch.setattr(
         loading, "load_clip_teacher", lambda *a: made.update(["teacher"]) or load(*a)
     )
-    result = finetune(changed(tune, seeds=2), BRIEF, tmp_path / "run")
+    result = finetune(replace_settings(tune, seeds=2), BRIEF, tmp_path / "run")
     assert result["seeds"] == [0, 1] and made["teacher"] == 1
     pictures, texts = reads.seen["pictures"], reads.seen["texts"]
     assert pictures <= 4 and texts <= 2 * 20, "texts once for themselves and once for their words"
     assert not (tmp_path / "run/teacher").exists(), "a finished run keeps no features"
-    kept_for_others = changed(tune, teacher_cache=str(tmp_path / "cache"))
+    kept_for_others = replace_settings(tune, teacher_cache=str(tmp_path / "cache"))
     finetune(kept_for_others, BRIEF, tmp_path / "first")
     assert teachers_in((tmp_path / "cache").iterdir()) == [
         "clip_images",
@@ -867,7 +877,7 @@ def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypat
         "clip_words",
     ]
     reads.seen.clear()
-    finetune(changed(kept_for_others, max_train=8), BRIEF, tmp_path / "second")
+    finetune(replace_settings(kept_for_others, limit_train=8), BRIEF, tmp_path / "second")
     assert not reads.seen
     log = homes.log_of(tmp_path / "run/seed-0")
     assert log == homes.log_of(tmp_path / "first/seed-0")
@@ -877,7 +887,7 @@ def test_a_run_reads_everything_once_for_all_its_seeds(tune, tmp_path, monkeypat
 def test_cached_and_live_losses_are_equal(tune, tmp_path):
     logs = []
     for cache_gb in (1.0, 0.0):
-        finetune(changed(tune, cache_gb=cache_gb), BRIEF, tmp_path / f"{cache_gb}")
+        finetune(replace_settings(tune, cache_gb=cache_gb), BRIEF, tmp_path / f"{cache_gb}")
         logs.append(homes.log_of(tmp_path / f"{cache_gb}/seed-0"))
     for one, other in zip(*logs, strict=True):
         assert one == pytest.approx(other, rel=1e-6, abs=1e-6)
@@ -885,7 +895,7 @@ def test_cached_and_live_losses_are_equal(tune, tmp_path):
 
 @pytest.mark.parametrize("cache_gb", [1.0, 0.0])
 def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path):
-    config = changed(tune, cache_gb=cache_gb)
+    config = replace_settings(tune, cache_gb=cache_gb)
     finetune(config, BRIEF, tmp_path / "whole")
     homes.kill(finetune, config, BRIEF, tmp_path / "killed")
     assert (tmp_path / "killed/prepared/teacher").exists() == bool(cache_gb)
@@ -895,25 +905,25 @@ def test_a_killed_run_resumes_to_the_same_weights(cache_gb, tune, tmp_path):
 
 
 def test_text_and_image_teachers_share_a_run(tune, tmp_path):
-    config = changed(tune, objectives=(FOLLOW, "contrastive"))
+    config = replace_settings(tune, objectives=(FOLLOW, "contrastive"))
     finetune(config, BRIEF, tmp_path / "both")
     terms = set(homes.log_of(tmp_path / "both/seed-0")[0])
     assert {"task", "follow", "contrastive_sentence", "contrastive_word"} < terms
     with pytest.raises(InputError, match="features of texts of two widths, 24 and 32"):
-        finetune(changed(config, space="pre_projection"), BRIEF, tmp_path / "wide")
+        finetune(replace_settings(config, space="pre_projection"), BRIEF, tmp_path / "wide")
 
 
 @pytest.mark.parametrize("seen", [True, False])
 def test_the_papers_terms_and_gate_are_the_same_kept_and_live(seen, tune, place, tmp_path):
-    config = changed(tune, objectives=("td_text", "td_words"), td_gate="question")
+    config = replace_settings(tune, objectives=("td_text", "td_words"), td_gate="question")
     if seen:
         store(tmp_path / "store", [f"some/{n}" for n in range(4)])
-        config = changed(config, regions=str(tmp_path / "store"), join="uniter")
-        config = changed(config, objectives=("td_image", *config.extra.objectives))
+        config = replace_settings(config, regions=str(tmp_path / "store"), join="uniter")
+        config = replace_settings(config, objectives=("td_image", *config.extra.objectives))
     logs = []
     for cache_gb in (1.0, 0.0):
         out = tmp_path / f"{cache_gb}"
-        result = finetune(changed(config, cache_gb=cache_gb), BRIEF, out)
+        result = finetune(replace_settings(config, cache_gb=cache_gb), BRIEF, out)
         logs.append(homes.log_of(out / "seed-0"))
         assert result["seeds"] == [0]
     assert {*config.extra.objectives, "td_words_used"} < logs[0][0].keys()
@@ -926,7 +936,7 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     store(tmp_path / "store", names)
     captions = [f"{text} {n}\t{name}.png" for n, name in enumerate(names) for text in TEXTS[:3]]
     put(tmp_path / "captions.tsv", "\n".join(captions) + "\n")
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="uniter",
         student=tune.model,
@@ -943,14 +953,16 @@ def test_pretraining_keeps_images_and_reads_drawn_captions_live(tune, place, tmp
     assert "follow" in result["objectives"]
     assert reads.seen["pictures"] == 4 and reads.seen["texts"] == 3 * 4
     assert teachers_in((tmp_path / "cache").iterdir()) == ["clip_images"]
-    alone = changed(config, objectives=("contrastive",), teacher_images="", teacher_cache="")
+    alone = replace_settings(
+        config, objectives=("contrastive",), teacher_images="", teacher_cache=""
+    )
     pretrain(alone, BRIEF, tmp_path / "alone")
     assert not (tmp_path / "alone/teacher").exists()
 
 
 def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
     homes.text(tmp_path / "text.txt", 12)
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=tune.model,
         teacher=tune.extra.teacher,
@@ -958,22 +970,22 @@ def test_adapting_on_text_alone_needs_no_images(tune, place, tmp_path):
         arm=f"mlm+{__name__}:FollowText",
     )
     with pytest.raises(InputError, match="--teacher-images FOLDER"):
-        adapt(changed(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
+        adapt(replace_settings(config, arm=f"mlm+{FOLLOW}"), BRIEF, tmp_path / "seeing")
     with pytest.raises(
         InputError, match=r"nothing reads --teacher-images .*photos; name an objective"
     ):
         adapt(
-            changed(config, arm="l1", teacher_images=str(place / "photos")),
+            replace_settings(config, arm="l1", teacher_images=str(place / "photos")),
             BRIEF,
             tmp_path / "idle",
         )
     result = adapt(config, BRIEF, tmp_path / "out")
-    assert result["last"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
+    assert result["train_metrics"]["follow"] > 0 and not (tmp_path / "out/teacher").exists()
 
 
 def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
     homes.text(tmp_path / "text.txt", 12)
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=tune.model,
         teacher=tune.extra.teacher,
@@ -981,9 +993,9 @@ def test_targeted_terms_of_text_alone(tune, tmp_path, capsys):
         arm="mlm+td_text+td_words",
         select="random",
     )
-    assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["last"].keys()
+    assert {"td_text", "td_words"} < adapt(config, BRIEF, tmp_path / "out")["train_metrics"].keys()
     with pytest.raises(InputError, match="clip_words, clip_word needs --teacher-images FOLDER"):
-        adapt(changed(config, select="top"), BRIEF, tmp_path / "top")
+        adapt(replace_settings(config, select="top"), BRIEF, tmp_path / "top")
     assert main(["adapt", "--help"]) == 0
     told = "".join(letter for letter in capsys.readouterr().out if letter.isascii())
-    assert "td_text, td_words (with --select random" in " ".join(told.split())
+    assert "td_text, td_words (with --word-selection random" in " ".join(told.split())

@@ -29,13 +29,13 @@ from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import IGNORE, collate
 from groundling.core.errors import InputError
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.regions.store import RegionStore
 from groundling.objectives import Objective
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
-from groundling.tasks.splits import left_over, manifest, write_manifest
+from groundling.tasks.splits import examples_outside, partition_manifest, write_manifest
 from groundling.training.batch_sampler import DataSource
 
 BRIEF = replace(STEPS, batch=4, steps=3)
@@ -46,7 +46,7 @@ class NeedsLabels(Objective):
     """Scores labels, so that nothing is left for what has none."""
 
     name = "needs_labels"
-    needs = ("labels.label",)
+    required_fields = ("labels.label",)
 
 
 SHOTS = 7
@@ -74,7 +74,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def shots(data: Path, path: Path, per: int = 1, name: str = "vcr/answer") -> Path:
-    write_manifest(path, manifest(named("tasks", Task, name), data, per=per, seed=0))
+    write_manifest(path, partition_manifest(resolve("tasks", Task, name), data, per=per, seed=0))
     return path
 
 
@@ -94,7 +94,7 @@ def few(place: Path, **changes: Any) -> FinetuneConfig:
         "max_length": 32,
         "save_model": True,
     }
-    return configured(FinetuneConfig, **(settings | changes))
+    return make_settings(FinetuneConfig, **(settings | changes))
 
 
 # -- unlabelled examples beside labelled ones ------------------------------------------------------------------------
@@ -151,7 +151,7 @@ def test_the_labelled_are_the_partitions_and_the_rest_has_no_label(
     source = learned_from(monkeypatch, few(place), tmp_path / "out")
     inside = json.loads((place / "shots.json").read_text())["ids"]
     assert sorted(source.samples.ids) == sorted(f"vcr-answer-{name}" for name in inside)
-    rest = source.beside
+    rest = source.extra_samples
     assert rest is not None and len(rest) == 21 - SHOTS
     assert not set(rest.ids) & set(source.samples.ids)
     assert len(rest.lengths) == len(rest.images) == len(rest.sizes) == len(rest)
@@ -171,8 +171,8 @@ def test_pixels_and_flips(place: Path, tmp_path: Path, monkeypatch: pytest.Monke
         beside=False,
     )
     source = learned_from(monkeypatch, config, tmp_path / "out")
-    assert source.beside is not None
-    (sample,) = source.beside.get([0], [generator(0)])
+    assert source.extra_samples is not None
+    (sample,) = source.extra_samples.get([0], [generator(0)])
     assert sample.pixels is not None and sample.labels["label"] == IGNORE
     assert {"td_image", "task"} < log_of(tmp_path / "out/seed-0")[0].keys()
 
@@ -184,10 +184,10 @@ def test_a_killed_run_ends_with_the_same_weights(place: Path, tmp_path: Path) ->
 
 
 def test_rationales_without_labels_stand_after_every_answer(place: Path) -> None:
-    task = named("tasks", Task, "vcr/rationale")
+    task = resolve("tasks", Task, "vcr/rationale")
     examples = task.read(place / "vcr", "train")
-    rest = left_over(examples, examples[:20], task, place / "vcr")
-    assert [one.official for one in rest] == [f"train-20-a{answer}" for answer in range(4)]
+    rest = examples_outside(examples, examples[:20], task, place / "vcr")
+    assert [one.official_id for one in rest] == [f"train-20-a{answer}" for answer in range(4)]
     assert len({one.text for one in rest}) == 4 and not any(one.label for one in rest)
 
 
@@ -199,9 +199,11 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
         return str(told.value)
 
     assert "outside a partition; pass --partition FILE, too" in refusal(partition="")
-    assert re.match(r"--unlabelled\W+-1\b", refusal(unlabelled=-1))
+    assert re.match(r"--unlabelled-per-labelled\W+-1\b", refusal(unlabelled=-1))
     told = refusal(objectives=(), teacher="", teacher_images="")
-    assert told.startswith("--unlabelled 1: no objective scores what has no label; name one")
+    assert told.startswith(
+        "--unlabelled-per-labelled 1: no objective scores what has no label; name one"
+    )
     assert "leave --td-choices out" in refusal(td_choices="right")
     whole = shots(place / "vcr", tmp_path / "all.json", per=3)
     told = refusal(partition=str(whole))
@@ -210,7 +212,7 @@ def test_what_cannot_be_without_labels(place: Path, tmp_path: Path) -> None:
     )
     supervised = f"{__name__}:NeedsLabels"
     told = refusal(objectives=(supervised,), teacher="", teacher_images="")
-    assert told == "--unlabelled 1: all of --objectives needs_labels need labels"
+    assert told == "--unlabelled-per-labelled 1: all of --objectives needs_labels need labels"
 
 
 # -- adaptive finetuning -----------------------------------------------------------------------------------------------
@@ -228,7 +230,7 @@ def adapting(place: Path, model: str, **changes: Any) -> PretrainConfig:
         "teacher_images": str(place / "photos"),
         "max_length": 32,
     }
-    return configured(PretrainConfig, **(settings | changes))
+    return make_settings(PretrainConfig, **(settings | changes))
 
 
 @pytest.mark.parametrize("answers", ["right", "any"])
@@ -280,7 +282,7 @@ def test_labels_that_were_told_are_noted(place: Path, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["vcr/answer", "vcr/rationale"])
 def test_texts_of_a_partition(name: str, place: Path) -> None:
-    task = named("tasks", Task, name)
+    task = resolve("tasks", Task, name)
     inside = json.loads((place / "shots.json").read_text())["ids"]
     right = task_texts(task, place / "vcr", partition=str(place / "shots.json"))
     assert sorted(one.id for one in right) == sorted(
@@ -301,7 +303,7 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
     captions = homes.put(tmp_path / "some.token.txt", "movie/0.jpg#0\ta dog\n")
     config = adapting(place, "uniter", task="", data="", captions=str(captions))
     with pytest.raises(InputError, match=r"--partition x\.json: captions have none"):
-        pretrain(changed(config, partition="x.json"), BRIEF, tmp_path / "out")
+        pretrain(replace_settings(config, partition="x.json"), BRIEF, tmp_path / "out")
     gated = adapting(place, "uniter", td_gate="question")
     with pytest.raises(InputError, match="--td-gate question compares"):
         pretrain(gated, BRIEF, tmp_path / "gated")
@@ -313,7 +315,7 @@ def test_mistakes_in_adapting(place: Path, tmp_path: Path) -> None:
 @pytest.fixture(scope="module")
 def cells(place: Path) -> Path:
     """A store of the tiny CLIP's 2 x 2 patches."""
-    config = configured(
+    config = make_settings(
         RegionsConfig, images=str(place / "photos"), grid=2, backbone=str(place / "clip"), cpu=True
     )
     regions(config, place / "grid")
@@ -347,9 +349,9 @@ def test_a_grid_is_any_models_input(model: str, place: Path, cells: Path, tmp_pa
     if model == "uniter":  # a tag is a word of its own there, tied to no region
         finetune(config, BRIEF, tmp_path / "tagged")
     else:
-        with pytest.raises(InputError, match=r"names objects of .* or pass --no-tags"):
+        with pytest.raises(InputError, match=r"names objects of .* or pass --no-object-tags"):
             finetune(config, BRIEF, tmp_path / "tagged")
-    finetune(changed(config, tags=False), BRIEF, tmp_path / "out")
+    finetune(replace_settings(config, tags=False), BRIEF, tmp_path / "out")
     if model == "uniter":
         stage = adapting(
             place, model, regions=str(cells), tags=False, region_classes="none", task_answers="any"

@@ -24,9 +24,9 @@ from groundling.core.batch import (
     Batch,
     EncoderOutput,
     Example,
+    OutputSizes,
     Regions,
     Sample,
-    Sizes,
     Tokens,
     collate,
 )
@@ -39,22 +39,22 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.regions.samples import RegionOptions, RegionSamples
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.task_heads import HeadContext, TaskHead
-from groundling.objectives import Objective, ObjectiveContext, part_named
-from groundling.objectives.supervised import Supervised
-from groundling.objectives.targeted import Gate, TargetedTerm
-from groundling.objectives.td_image import TargetedImage
-from groundling.objectives.td_text import TargetedText
-from groundling.objectives.td_words import TargetedWords
-from groundling.settings.fields import changed, configured
-from groundling.settings.objectives import ObjectiveSettings, Targeted
-from groundling.tasks.splits import UnlabelledSamples, hidden
-from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
-from groundling.training.held_out import means_by_epoch
+from groundling.objectives import Objective, ObjectiveContext, find_objective
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.objectives.targeted_distillation import ConfidenceGate, TargetedDistillationTerm
+from groundling.objectives.td_image import TargetedImageDistillation
+from groundling.objectives.td_text import TargetedTextDistillation
+from groundling.objectives.td_words import TargetedWordDistillation
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import ObjectiveSettings, TargetedDistillationSettings
+from groundling.tasks.splits import UnlabelledSamples, missing_label
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.held_out_loss import means_by_epoch
 from groundling.training.loop import ModelWithObjectives, train
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import UniterChoiceHead, uniter
 from groundling.vision_language.vlbert import VLBertChoiceHead, vlbert
 
@@ -67,19 +67,21 @@ def batch_of(rows: int, samples: int = 0, **fields: Any) -> Batch:
     """A batch of so many rows, of as many samples or fewer."""
     ids = tuple(str(number) for number in range(samples or rows))
     text = Tokens(
-        ids=torch.zeros(rows, 2, dtype=torch.long),
-        mask=torch.ones(rows, 2, dtype=torch.bool),
-        special=torch.zeros(rows, 2, dtype=torch.bool),
-        word=torch.zeros(rows, 2, dtype=torch.long),
-        types=torch.zeros(rows, 2, dtype=torch.long),
+        input_ids=torch.zeros(rows, 2, dtype=torch.long),
+        attention_mask=torch.ones(rows, 2, dtype=torch.bool),
+        special_tokens_mask=torch.zeros(rows, 2, dtype=torch.bool),
+        word_ids=torch.zeros(rows, 2, dtype=torch.long),
+        token_type_ids=torch.zeros(rows, 2, dtype=torch.long),
     )
     return Batch(ids, text=fields.pop("text", text), **fields)
 
 
-def same_width(kind: type[TargetedTerm], width: int, **options: Any) -> TargetedTerm:
+def same_width(
+    kind: type[TargetedDistillationTerm], width: int, **options: Any
+) -> TargetedDistillationTerm:
     """A term whose projection changes nothing."""
-    sizes = Sizes(text=width, visual=width, regions=3, teacher=width, teacher_image=width)
-    term = kind(sizes, options=Targeted(**options))
+    sizes = OutputSizes(text=width, visual=width, regions=3, teacher=width, teacher_image=width)
+    term = kind(sizes, options=TargetedDistillationSettings(**options))
     nn.init.eye_(term.project.weight)
     nn.init.zeros_(term.project.bias)
     return term
@@ -92,20 +94,20 @@ def same_width(kind: type[TargetedTerm], width: int, **options: Any) -> Targeted
 def test_l1_between_random_directions(width: int, expected: float) -> None:
     # A mean over dimensions would make the term about 500 times smaller, so that nothing is distilled.
     states, features = torch.randn(2, 4000, width)
-    term = same_width(TargetedText, width)
+    term = same_width(TargetedTextDistillation, width)
     distances = term.distance(states, nn.functional.normalize(features, dim=-1))
     assert distances.mean().item() == pytest.approx(expected, abs=0.1)
-    means = same_width(TargetedText, width, td_reduction="mean")
+    means = same_width(TargetedTextDistillation, width, td_reduction="mean")
     assert torch.allclose(means.distance(states, features), term.distance(states, features) / width)
 
 
 def test_the_students_side_may_keep_its_length() -> None:
     states = torch.tensor([[3.0, 4.0]])
     features = torch.tensor([[0.6, 0.8]])
-    assert same_width(TargetedText, 2).distance(states, features).item() == pytest.approx(
-        0, abs=1e-6
-    )
-    raw = same_width(TargetedText, 2, td_unit=False).distance(states, features)
+    assert same_width(TargetedTextDistillation, 2).distance(
+        states, features
+    ).item() == pytest.approx(0, abs=1e-6)
+    raw = same_width(TargetedTextDistillation, 2, td_unit=False).distance(states, features)
     assert raw.item() == pytest.approx(2.4 + 3.2)
 
 
@@ -118,8 +120,8 @@ def regions(whole: list[list[bool]], image: list[list[int]], mask: list[list[boo
         features=torch.zeros(rows, count, 3),
         boxes=torch.zeros(rows, count, 4),
         mask=torch.tensor(mask),
-        image=torch.tensor(image),
-        whole=torch.tensor(whole),
+        image_index=torch.tensor(image),
+        is_whole_image=torch.tensor(whole),
         confidence=torch.ones(rows, count),
     )
 
@@ -136,7 +138,7 @@ def test_the_image_is_its_whole_region_or_the_mean_of_its_first_images() -> None
         ),
         features={"clip_image": features},
     )
-    term = same_width(TargetedImage, 2, td_unit=False)
+    term = same_width(TargetedImageDistillation, 2, td_unit=False)
     expected = [states[0, 0], states[1, :2].mean(0), states[2, :2].mean(0)]
     found = term(EncoderOutput(visual=states), batch)
     assert found["td_image"].item() == pytest.approx(sum(row.sum().item() for row in expected))
@@ -154,7 +156,7 @@ def words_batch() -> tuple[Tensor, Batch]:
     word = torch.tensor([[-1, 1, 1, 3, -1], [-1, 0, 2, 2, -1], [-1, 0, 1, -1, -1]])
     plain = batch_of(3).text
     assert plain is not None
-    text = replace(plain, word=word, ids=torch.zeros_like(word))
+    text = replace(plain, word_ids=word, input_ids=torch.zeros_like(word))
     selected = torch.tensor([[1, 3], [0, 7], [-1, -1]])
     batch = batch_of(
         3, text=text, features={"clip_word": selected, "clip_words": torch.zeros(3, 2, 2)}
@@ -166,13 +168,13 @@ def test_a_word_is_the_mean_of_its_pieces_and_a_row_that_of_its_words() -> None:
     states, batch = words_batch()
     first = states[0, 1:3].mean(0).sum().item(), states[0, 3].sum().item()
     second = states[1, 1].sum().item()
-    term = same_width(TargetedWords, 2, td_unit=False)
+    term = same_width(TargetedWordDistillation, 2, td_unit=False)
     found = term(EncoderOutput(text=states), batch)
     assert found["td_words"].item() == pytest.approx(sum(first) / 2 + second)
     assert found["td_words_used"].item() == 3
     assert found["td_words_short"].item() == 2
     assert term.count(batch) == {"td_words": 3, "td_words_used": 3, "td_words_short": 3}
-    literal = same_width(TargetedWords, 2, td_unit=False, td_words_reduction="sum")
+    literal = same_width(TargetedWordDistillation, 2, td_unit=False, td_words_reduction="sum")
     assert literal(EncoderOutput(text=states), batch)["td_words"].item() == pytest.approx(
         sum(first) + second
     )
@@ -182,7 +184,7 @@ def test_a_masked_word_takes_no_part() -> None:
     states, batch = words_batch()
     labels = torch.full((3, 5), IGNORE)
     labels[0, 2] = 5
-    found = same_width(TargetedWords, 2, td_unit=False)(
+    found = same_width(TargetedWordDistillation, 2, td_unit=False)(
         EncoderOutput(text=states), replace(batch, labels={"masked_lm": labels})
     )
     assert found["td_words_used"].item() == 2
@@ -194,7 +196,7 @@ def test_a_batch_without_a_selected_word_adds_zero() -> None:
     states, batch = words_batch()
     none = replace(batch, features={**batch.features, "clip_word": torch.full((3, 2), -1)})
     states.requires_grad_()
-    term = same_width(TargetedWords, 2)
+    term = same_width(TargetedWordDistillation, 2)
     loss = term(EncoderOutput(text=states), none)["td_words"]
     assert loss.item() == 0
     loss.backward()
@@ -207,8 +209,10 @@ def test_only_the_right_choice() -> None:
     features = nn.functional.normalize(torch.randn(8, 4), dim=-1)
     labels = {"label": torch.tensor([2, 3])}
     batch = batch_of(8, 2, features={"clip_text": features}, labels=labels)
-    sizes = Sizes(text=4, teacher=4)
-    right = TargetedText(sizes, options=Targeted(td_choices="right"), form=FOUR)
+    sizes = OutputSizes(text=4, teacher=4)
+    right = TargetedTextDistillation(
+        sizes, options=TargetedDistillationSettings(td_choices="right"), form=FOUR
+    )
     assert right.count(batch) == {"td_text": 2}
     distances = right.distance(states[:, 0], features)
     found = right(EncoderOutput(text=states), batch)["td_text"]
@@ -216,12 +220,14 @@ def test_only_the_right_choice() -> None:
     # no choice is known to be right of what has no label, and where there are no choices, every row is
     unlabelled = replace(batch, labels={"label": torch.tensor([2, IGNORE])})
     assert right.count(unlabelled) == {"td_text": 1}
-    assert "labels.label" in right.needs
-    plain = TargetedText(
-        sizes, options=Targeted(td_choices="right"), form=Classification(("a", "b"))
+    assert "labels.label" in right.required_fields
+    plain = TargetedTextDistillation(
+        sizes,
+        options=TargetedDistillationSettings(td_choices="right"),
+        form=Classification(("a", "b")),
     )
     assert plain.count(batch) == {"td_text": 8}
-    assert "labels.label" not in plain.needs
+    assert "labels.label" not in plain.required_fields
 
 
 # -- the gate --------------------------------------------------------------------------------------------------------
@@ -243,26 +249,31 @@ def answered(logits: Tensor) -> EncoderOutput:
 
 
 def test_ratios_of_the_worked_example() -> None:
-    gate = Gate(FOUR)
+    gate = ConfidenceGate(FOUR)
     scaled = said(100 * COSINES)
-    assert gate.ratio(answered(LOGITS), scaled).item() == pytest.approx(1.934, abs=1e-3)
-    assert gate.ratio(answered(LOGITS), scaled).item() == pytest.approx(0.9304 / 0.4810, abs=1e-3)
-    assert gate.open(answered(LOGITS), scaled).tolist() == [True]
+    assert gate.confidence_ratio(answered(LOGITS), scaled).item() == pytest.approx(1.934, abs=1e-3)
+    assert gate.confidence_ratio(answered(LOGITS), scaled).item() == pytest.approx(
+        0.9304 / 0.4810, abs=1e-3
+    )
+    assert gate.open_gates(answered(LOGITS), scaled).tolist() == [True]
     # without CLIP's scale the teacher is never sure: the gate stays closed
     raw = said(COSINES)
-    assert gate.ratio(answered(LOGITS), raw).item() == pytest.approx(0.5355, abs=1e-4)
-    assert gate.open(answered(LOGITS), raw).tolist() == [False]
+    assert gate.confidence_ratio(answered(LOGITS), raw).item() == pytest.approx(0.5355, abs=1e-4)
+    assert gate.open_gates(answered(LOGITS), raw).tolist() == [False]
     # T
-    warm = Gate(FOUR, temperature=2.0)
-    assert warm.ratio(answered(LOGITS), raw).item() == pytest.approx(2 * 0.5355, abs=2e-4)
-    assert warm.open(answered(LOGITS), raw).tolist() == [True]
+    warm = ConfidenceGate(FOUR, temperature=2.0)
+    assert warm.confidence_ratio(answered(LOGITS), raw).item() == pytest.approx(
+        2 * 0.5355, abs=2e-4
+    )
+    assert warm.open_gates(answered(LOGITS), raw).tolist() == [True]
 
 
 def test_a_head_trained_with_bce_is_read_by_softmax() -> None:
-    bce = Gate(replace(FOUR, kind="bce"))
+    bce = ConfidenceGate(replace(FOUR, kind="bce"))
     batch = said(100 * COSINES)
     assert torch.equal(
-        bce.ratio(answered(LOGITS), batch), Gate(FOUR).ratio(answered(LOGITS), batch)
+        bce.confidence_ratio(answered(LOGITS), batch),
+        ConfidenceGate(FOUR).confidence_ratio(answered(LOGITS), batch),
     )
 
 
@@ -270,29 +281,33 @@ def test_two_outputs_a_choice() -> None:
     pairs = torch.tensor([[0.3, 1.0, -1.0, 0.2, 2.0, -0.5, 0.0, 0.1]])  # wrong, right, wrong, ...
     batch = said(100 * COSINES)
     each = replace(FOUR, kind="each")
-    right = Gate(each).ratio(answered(pairs), batch)
-    torch.testing.assert_close(right, Gate(FOUR).ratio(answered(LOGITS), batch))
+    right = ConfidenceGate(each).confidence_ratio(answered(pairs), batch)
+    torch.testing.assert_close(
+        right, ConfidenceGate(FOUR).confidence_ratio(answered(LOGITS), batch)
+    )
     teacher = (100 * COSINES).softmax(-1)[0]
     student = pairs.view(4, 2).softmax(-1)[:, 1]
-    by_pair = Gate(each, "pair").ratio(answered(pairs), batch)
+    by_pair = ConfidenceGate(each, "pair").confidence_ratio(answered(pairs), batch)
     torch.testing.assert_close(by_pair, teacher / student)
 
 
 def test_a_gate_for_each_pair() -> None:
-    gate = Gate(FOUR, "pair")
+    gate = ConfidenceGate(FOUR, "pair")
     batch = said(100 * torch.cat([COSINES, COSINES.flip(1)]))
     logits = torch.cat([LOGITS, LOGITS])
-    ratio = gate.ratio(answered(logits), batch)
+    ratio = gate.confidence_ratio(answered(logits), batch)
     teacher = batch.features["clip_similarity"].view(2, 4).softmax(-1)
     torch.testing.assert_close(ratio, (teacher / logits.softmax(-1)).flatten())
     assert gate.count(batch) == 8
-    assert Gate(FOUR).count(batch) == 2
+    assert ConfidenceGate(FOUR).count(batch) == 2
     # one answer to a question has no pairs of its own
     answers = OpenAnswer(tuple("abcde"))
     features = {"clip_confidence": torch.tensor([0.9, 0.1])}
     alone = batch_of(2, features=features)
-    assert Gate(answers, "pair").count(alone) == 2
-    of_answers = Gate(answers, "pair").ratio(answered(torch.zeros(2, 5)), alone)
+    assert ConfidenceGate(answers, "pair").count(alone) == 2
+    of_answers = ConfidenceGate(answers, "pair").confidence_ratio(
+        answered(torch.zeros(2, 5)), alone
+    )
     assert of_answers.tolist() == pytest.approx([4.5, 0.5])
 
 
@@ -300,10 +315,14 @@ def test_other_tasks_take_the_teachers_own_confidence() -> None:
     form = Classification(("no", "maybe", "yes"))
     batch = batch_of(3, features={"clip_confidence": torch.tensor([0.5, 0.2, 1.0])})
     logits = torch.tensor([[0.0, 0, 0], [0, 0, 0], [50, 0, 0]])
-    gate = Gate(form)
+    gate = ConfidenceGate(form)
     assert gate.needs == "features.clip_confidence"
-    assert gate.ratio(answered(logits), batch).tolist() == pytest.approx([1.5, 0.6, 1.0])
-    assert gate.open(answered(logits), batch).tolist() == [True, False, False]  # at 1 it is closed
+    assert gate.confidence_ratio(answered(logits), batch).tolist() == pytest.approx([1.5, 0.6, 1.0])
+    assert gate.open_gates(answered(logits), batch).tolist() == [
+        True,
+        False,
+        False,
+    ]  # at 1 it is closed
 
 
 def test_closed_rows_add_nothing_and_are_counted() -> None:
@@ -312,15 +331,19 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     batch = said(torch.cat([100 * COSINES, COSINES]))
     batch = replace(batch, features={**batch.features, "clip_text": features})
     encoded = replace(answered(LOGITS.expand(2, 4)), text=states)
-    sizes = Sizes(text=4, teacher=4)
-    gated = TargetedText(sizes, options=Targeted(td_gate="question"), form=FOUR)
+    sizes = OutputSizes(text=4, teacher=4)
+    gated = TargetedTextDistillation(
+        sizes, options=TargetedDistillationSettings(td_gate="question"), form=FOUR
+    )
     found = gated(encoded, batch)
     torch.testing.assert_close(found["td_text"], gated.distance(states[:, 0], features)[:4].sum())
     assert found["td_text_gate_open"].item() == 1
     assert gated.count(batch) == {"td_text": 8, "td_text_gate_open": 2}
-    assert gated.watched == ("td_text_gate_open",)
-    pair = TargetedText(sizes, options=Targeted(td_gate="pair"), form=FOUR)
-    is_open = Gate(FOUR, "pair").open(encoded, batch)
+    assert gated.monitored_terms == ("td_text_gate_open",)
+    pair = TargetedTextDistillation(
+        sizes, options=TargetedDistillationSettings(td_gate="pair"), form=FOUR
+    )
+    is_open = ConfidenceGate(FOUR, "pair").open_gates(encoded, batch)
     found = pair(encoded, batch)
     torch.testing.assert_close(
         found["td_text"], (pair.distance(states[:, 0], features) * is_open).sum()
@@ -328,7 +351,9 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
     assert 0 < found["td_text_gate_open"].item() == is_open.sum() < 8
     assert pair.count(batch) == {"td_text": 8, "td_text_gate_open": 8}
     # of right choices alone, gates of wrong ones are nobody's
-    right = TargetedText(sizes, options=Targeted(td_gate="pair", td_choices="right"), form=FOUR)
+    right = TargetedTextDistillation(
+        sizes, options=TargetedDistillationSettings(td_gate="pair", td_choices="right"), form=FOUR
+    )
     batch = replace(batch, labels={"label": torch.tensor([1, 2])})
     found = right(encoded, batch)
     assert found["td_text_gate_open"].item() == is_open[[1, 6]].sum()
@@ -337,11 +362,13 @@ def test_closed_rows_add_nothing_and_are_counted() -> None:
 
 def gate_of(form: OutputType | None, **options: Any) -> Objective:
     given = ObjectiveContext(
-        Sizes(text=4, teacher=4),
-        form=form,
-        settings=ObjectiveSettings(targeted=Targeted(**{"td_gate": "question", **options})),
+        OutputSizes(text=4, teacher=4),
+        output_type=form,
+        settings=ObjectiveSettings(
+            targeted_distillation=TargetedDistillationSettings(**{"td_gate": "question", **options})
+        ),
     )
-    return part_named("td_text").make(given)
+    return find_objective("td_text").make(given)
 
 
 @pytest.mark.parametrize(
@@ -362,16 +389,16 @@ def test_a_gate_that_cannot_be(form: OutputType | None, options: Any, message: s
 
 def test_a_gate_without_logits_or_numbers() -> None:
     with pytest.raises(InputError, match="a gate on the task's answers needs"):
-        Gate(FOUR).ratio(EncoderOutput(), said(COSINES))
+        ConfidenceGate(FOUR).confidence_ratio(EncoderOutput(), said(COSINES))
     with pytest.raises(InputError, match="the teacher's clip_similarity is not a number") as error:
-        Gate(FOUR).ratio(answered(LOGITS), said(COSINES * math.nan))
+        ConfidenceGate(FOUR).confidence_ratio(answered(LOGITS), said(COSINES * math.nan))
     assert "\n" not in str(error.value)
 
 
 def test_a_text_student_has_no_image(student: Any, cross: Any) -> None:
     for model in (student(), cross):
         with pytest.raises(InputError, match="td_image: this model reads no regions") as error:
-            part_named("td_image").make(ObjectiveContext(model.sizes._replace(teacher=24)))
+            find_objective("td_image").make(ObjectiveContext(model.sizes._replace(teacher=24)))
         assert "\n" not in str(error.value)
 
 
@@ -393,13 +420,13 @@ def questions(count: int = 12) -> list[Example]:
     ]
 
 
-def shown(examples: list[Example], whole: bool) -> RegionSamples:
+def shown(examples: list[Example], whole: bool) -> RegionDataset:
     store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(len(examples))})
-    texts = TextSamples(examples, TextInput(toys.bert_words(), 60))
-    return RegionSamples(texts, store, RegionOptions(whole=whole))
+    texts = TextDataset(examples, TextRowEncoder(toys.bert_words(), 60))
+    return RegionDataset(texts, store, RegionOptions(whole_image=whole))
 
 
-def seeing(name: str) -> tuple[SingleStream, type[TaskHead]]:
+def seeing(name: str) -> tuple[SingleStreamModel, type[TaskHead]]:
     torch.manual_seed(4)
     words = toys.bert_words()
     bert = toys.bert(len(words))
@@ -412,11 +439,15 @@ def distilled(name: str, gate: str, **options: Any) -> tuple[ModelWithObjectives
     """A tiny student with the task and all three terms, and a batch on which some gates are open and some are not."""
     model, kind = seeing(name)
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
-    task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)).eval())
-    settings = Targeted(**{"td_gate": gate, "td_temperature": HALF, **options})
-    given = ObjectiveContext(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
-    terms = [part_named(term).make(given) for term in TERMS]
-    samples = toys.Clip(shown(questions(), model.whole))
+    task = SupervisedObjective(sizes, output_type=FOUR, head=kind(HeadContext(sizes, FOUR)).eval())
+    settings = TargetedDistillationSettings(**{"td_gate": gate, "td_temperature": HALF, **options})
+    given = ObjectiveContext(
+        sizes,
+        settings=ObjectiveSettings(targeted_distillation=settings),
+        output_type=task.output_type,
+    )
+    terms = [find_objective(term).make(given) for term in TERMS]
+    samples = toys.Clip(shown(questions(), model.reads_whole_image))
     batch = collate(samples.get(range(6), [np.random.default_rng(0)] * 6))
     return ModelWithObjectives(model, [task, *terms]).eval(), batch
 
@@ -471,7 +502,7 @@ def restated(step: ModelWithObjectives, batch: Batch, name: str, gate: str) -> T
             of_words = []
             for place, number in enumerate(features["clip_word"][row].tolist()):
                 if number >= 0:
-                    pieces = encoded.text[row][batch.text.word[row] == number]
+                    pieces = encoded.text[row][batch.text.word_ids[row] == number]
                     feature = features["clip_words"][row, place]
                     of_words.append(apart(words, pieces.mean(0), feature))
             if of_words:
@@ -535,7 +566,11 @@ def test_settings_reach_the_terms() -> None:
     assert [words.weight_of(term, 0) for term in ("td_words_used", "td_words_short")] == [0, 0]
     assert image.weight_of("td_image_mean", 0) == 0
     assert all(one.saved() == {} for one in (image, text, words))
-    assert Targeted().td_weight == TargetedText(Sizes(4, teacher=4)).weight == 0.05
+    assert (
+        TargetedDistillationSettings().td_weight
+        == TargetedTextDistillation(OutputSizes(4, teacher=4)).weight
+        == 0.05
+    )
 
 
 # -- what is logged, and what is said of it --------------------------------------------------------------------------
@@ -588,7 +623,7 @@ def gated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FinetuneConfig:
         rows = [swag_row(number, number % 4) for number in range(size)]
         homes.put(tmp_path / "swag" / f"{split}.csv", homes.table([*SWAG_HEAD, "label"], *rows))
     monkeypatch.chdir(tmp_path)
-    return configured(
+    return make_settings(
         FinetuneConfig,
         model=str(tmp_path / "student"),
         task="swag",
@@ -628,7 +663,7 @@ def test_finetuning_logs_the_gate_and_keeps_no_projection(
 def test_a_gate_of_pairs_that_is_never_open_is_in_the_result(
     gated: FinetuneConfig, tmp_path: Path
 ) -> None:
-    pairs = changed(gated, td_gate="pair", td_temperature=1e-9, objectives=("td_text",))
+    pairs = replace_settings(gated, td_gate="pair", td_temperature=1e-9, objectives=("td_text",))
     result = finetune(pairs, replace(STEPS, steps=2, batch=8), tmp_path / "out")
     done = json.loads((tmp_path / "out/seed-0/result.json").read_text())
     assert done["watched"]["td_text_gate_open"] == [0.0]
@@ -640,15 +675,17 @@ def test_a_gate_of_pairs_that_is_never_open_is_in_the_result(
 
 def test_what_stands_out_is_said() -> None:
     gated = gate_of(FOUR)
-    assert gated.remarks({"td_text_gate_open": [0.4, 0.9]}) == []
-    assert gated.remarks({}) == []
-    (never,) = gated.remarks({"td_text_gate_open": [0.4, 0.0, 0.0]})
+    assert gated.notes({"td_text_gate_open": [0.4, 0.9]}) == []
+    assert gated.notes({}) == []
+    (never,) = gated.notes({"td_text_gate_open": [0.4, 0.0, 0.0]})
     assert "0% of all cases in epoch 2, 3: nothing" in never
-    (always,) = gate_of(FOUR, td_gate="pair").remarks({"td_text_gate_open": [1.0]})
+    (always,) = gate_of(FOUR, td_gate="pair").notes({"td_text_gate_open": [1.0]})
     assert "100% of all cases in epoch 1: it kept" in always
-    image = TargetedImage(Sizes(text=4, visual=4, regions=3, teacher=4, teacher_image=4))
-    assert image.remarks({"td_image_mean": [0.0]}) == []
-    (mean,) = image.remarks({"td_image_mean": [0.25]})
+    image = TargetedImageDistillation(
+        OutputSizes(text=4, visual=4, regions=3, teacher=4, teacher_image=4)
+    )
+    assert image.notes({"td_image_mean": [0.0]}) == []
+    (mean,) = image.notes({"td_image_mean": [0.25]})
     assert mean.startswith(
         "td_image: the model read no region of the whole image in 25% of the rows"
     )
@@ -680,12 +717,12 @@ def test_means_of_epochs(tmp_path: Path) -> None:
     ],
 )
 def test_hidden_labels_are_answered_and_not_scored(form: OutputType, label: np.ndarray) -> None:
-    task = Supervised(Sizes(text=4), form=form)
-    outputs = torch.randn(3, 3 if isinstance(form, RegionSelection) else max(form.outputs, 1))
+    task = SupervisedObjective(OutputSizes(text=4), output_type=form)
+    outputs = torch.randn(3, 3 if isinstance(form, RegionSelection) else max(form.head_width, 1))
     if isinstance(form, MultipleChoice):
         outputs = torch.randn(3, 4)
     samples = [Sample(str(n), labels={"label": label}) for n in range(3)]
-    samples[1] = samples[1].with_label("label", hidden(label))
+    samples[1] = samples[1].with_label("label", missing_label(label))
     labels = collate(samples).labels
     batch = batch_of(3, labels=labels)
     encoded = EncoderOutput(heads={"supervised": outputs})
@@ -705,15 +742,17 @@ def mixed(each: int = 2) -> DataSource:
     every = questions(20)
     labelled = toys.Clip(shown(every[:8], False))
     store = toys.Shelf({f"image{i}": toys.regions(i, 2 + i % 4) for i in range(20)})
-    others = TextSamples(every[8:], TextInput(toys.bert_words(), 60))
-    rest = toys.Clip(RegionSamples(others, store))
-    return DataSource(labelled, beside=UnlabelledSamples(rest, np.array(0)), each=each)
+    others = TextDataset(every[8:], TextRowEncoder(toys.bert_words(), 60))
+    rest = toys.Clip(RegionDataset(others, store))
+    return DataSource(
+        labelled, extra_samples=UnlabelledSamples(rest, np.array(0)), extra_per_sample=each
+    )
 
 
 def test_every_step_mixes_labelled_and_unlabelled() -> None:
     source = mixed()
-    plan = SamplePlan([source], 4, 6, 0)
-    whole = BatchSampler(plan, [], 1, 0, 1)
+    plan = FixedSizeBatchPlan([source], 4, 6, 0)
+    whole = MicroBatchDataset(plan, [], 1, 0, 1)
     seen = set()
     for step in range(6):
         batch = whole[step]
@@ -722,21 +761,25 @@ def test_every_step_mixes_labelled_and_unlabelled() -> None:
         assert {int(name[1:]) < 8 for name, k in zip(batch.ids, known, strict=True) if k} == {True}
         seen |= {name for name, k in zip(batch.ids, known, strict=True) if not k}
         # whatever the split, the same samples; and the same again, as after a kill
-        halves = [BatchSampler(plan, [], 2, 0, 1)[2 * step + half] for half in range(2)]
+        halves = [MicroBatchDataset(plan, [], 2, 0, 1)[2 * step + half] for half in range(2)]
         assert sorted(batch.ids) == sorted(name for half in halves for name in half.ids)
-        ranks = [BatchSampler(plan, [], 1, rank, 2)[step] for rank in range(2)]
+        ranks = [MicroBatchDataset(plan, [], 1, rank, 2)[step] for rank in range(2)]
         assert sorted(batch.ids) == sorted(name for rank in ranks for name in rank.ids)
-        again = BatchSampler(SamplePlan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
+        again = MicroBatchDataset(FixedSizeBatchPlan([mixed()], 4, 6, 0), [], 1, 0, 1)[step]
         assert again.ids == batch.ids
     assert len(seen) > 8  # drawn anew for every labelled sample in every epoch
-    assert not any(sample.example.label for sample in source.beside.get(range(12), [None] * 12))
+    assert not any(
+        sample.example.label for sample in source.extra_samples.get(range(12), [None] * 12)
+    )
 
 
 @pytest.mark.parametrize(("each", "count"), [(0, 12), (1, 0)])
 def test_nothing_to_put_beside_is_one_line(each: int, count: int) -> None:
     source = mixed()
     with pytest.raises(InputError, match=f"data: {each} of {count} samples beside each") as error:
-        DataSource(source.samples, beside=shown(questions(count), False), each=each)
+        DataSource(
+            source.samples, extra_samples=shown(questions(count), False), extra_per_sample=each
+        )
     assert "\n" not in str(error.value)
 
 
@@ -745,12 +788,16 @@ def semi_supervised(out: Path, inner: Any = None, steps: int = 4) -> dict[str, A
     model, kind = seeing("uniter")
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
     torch.manual_seed(1)
-    task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)))
-    settings = Targeted(td_gate="question", td_temperature=HALF)
-    given = ObjectiveContext(sizes, settings=ObjectiveSettings(targeted=settings), form=task.form)
-    terms = [part_named(term).make(given) for term in TERMS]
+    task = SupervisedObjective(sizes, output_type=FOUR, head=kind(HeadContext(sizes, FOUR)))
+    settings = TargetedDistillationSettings(td_gate="question", td_temperature=HALF)
+    given = ObjectiveContext(
+        sizes,
+        settings=ObjectiveSettings(targeted_distillation=settings),
+        output_type=task.output_type,
+    )
+    terms = [find_objective(term).make(given) for term in TERMS]
     config = replace(STEPS, steps=steps, batch=4, lr=1e-3, save_every=2)
-    train(model, [task, *terms], [mixed()], config, out, inner=inner)
+    train(model, [task, *terms], [mixed()], config, out, training_step=inner)
     return {
         **model.state_dict(),
         **{f"{t.name}.{k}": v for t in terms for k, v in t.state_dict().items()},
@@ -772,10 +819,12 @@ def test_a_killed_semi_supervised_run_resumes_bit_equal(tmp_path: Path) -> None:
 def test_a_step_without_any_label_distils_all_the_same(tmp_path: Path) -> None:
     model, kind = seeing("uniter")
     sizes = model.sizes._replace(teacher=24, teacher_image=20)
-    task = Supervised(sizes, form=FOUR, head=kind(HeadContext(sizes, FOUR)))
-    text = part_named("td_text").make(
+    task = SupervisedObjective(sizes, output_type=FOUR, head=kind(HeadContext(sizes, FOUR)))
+    text = find_objective("td_text").make(
         ObjectiveContext(
-            sizes, settings=configured(ObjectiveSettings, td_gate="question"), form=task.form
+            sizes,
+            settings=make_settings(ObjectiveSettings, td_gate="question"),
+            output_type=task.output_type,
         )
     )
     samples = UnlabelledSamples(toys.Clip(shown(questions(), False)), np.array(0))

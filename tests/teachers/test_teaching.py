@@ -23,8 +23,8 @@ from groundling.commands.finetune import run as tuning
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain import run as pretraining
-from groundling.settings.fields import changed, configured
-from groundling.teachers.dataset import TeacherDataset
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
 
 CONTRASTIVE = {"contrastive_sentence", "contrastive_word"}
@@ -53,7 +53,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["glue/rte", "swag"])
 def tune(request: pytest.FixtureRequest, place: Path) -> FinetuneConfig:
     """Fine-tuning on a pair of sentences, and on a multiple choice, with a teacher."""
-    return configured(
+    return make_settings(
         FinetuneConfig,
         model=str(place / "student"),
         task=request.param,
@@ -84,7 +84,7 @@ def test_finetuning_with_a_teacher_trains_both_terms(tune: FinetuneConfig, tmp_p
     finetune(tune, STEPS, tmp_path / "with")
     seed = tmp_path / "with" / "seed-0"
     assert [set(line) for line in terms(seed)] == [{"task"} | CONTRASTIVE] * 3
-    finetune(changed(tune, objectives=(), teacher=""), STEPS, tmp_path / "without")
+    finetune(replace_settings(tune, objectives=(), teacher=""), STEPS, tmp_path / "without")
     alone = tmp_path / "without" / "seed-0"
     assert [set(line) for line in terms(alone)] == [{"task"}] * 3
     assert terms(seed)[0]["task"] == pytest.approx(terms(alone)[0]["task"], abs=1e-6)
@@ -111,7 +111,7 @@ def test_a_cached_and_a_live_teacher_say_the_same(
         patch.setattr("groundling.training.loop.add_features", never)
         finetune(tune, STEPS, tmp_path / "cached")
     monkeypatch.setattr(TeacherDataset, "_fill", never)
-    finetune(changed(tune, cache_gb=0.0), STEPS, tmp_path / "live")
+    finetune(replace_settings(tune, cache_gb=0.0), STEPS, tmp_path / "live")
     cached, live = (terms(tmp_path / name / "seed-0") for name in ("cached", "live"))
     assert len(cached) == len(live) == 3
     for one, other in zip(cached, live, strict=True):
@@ -122,7 +122,7 @@ def test_a_cached_and_a_live_teacher_say_the_same(
 def test_a_killed_fine_tuning_with_a_teacher_resumes_to_the_same_weights(
     cache_gb: float, tune: FinetuneConfig, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = changed(tune, cache_gb=cache_gb)
+    config = replace_settings(tune, cache_gb=cache_gb)
     finetune(config, STEPS, tmp_path / "whole")
     homes.kill(finetune, config, STEPS, tmp_path / "killed", at=3)
     rest = Counting()
@@ -139,7 +139,7 @@ def test_regions_do_not_count_as_the_teachers_words(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # a thousand characters for each region once made a teacher live that fits the cache many times
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(place / "student"),
         data=str(place / "questions.csv"),
@@ -162,7 +162,7 @@ def test_regions_do_not_count_as_the_teachers_words(
 
 @pytest.fixture(scope="module")
 def seeing(place: Path) -> PretrainConfig:
-    return configured(
+    return make_settings(
         PretrainConfig,
         student=str(place / "student"),
         regions=str(place / "store"),
@@ -183,7 +183,7 @@ def test_pretraining_with_a_teacher_runs_and_resumes(
     monkeypatch.setattr(
         TeacherDataset, "_fill", never
     )  # captions are drawn anew: only a live teacher can know
-    config = changed(seeing, model=model)
+    config = replace_settings(seeing, model=model)
     steps = replace(STEPS, batch=4)
     result = pretrain(config, steps, tmp_path / "whole")
     assert "contrastive" in result["objectives"]
@@ -208,7 +208,9 @@ def test_pretraining_with_a_teacher_runs_and_resumes(
 def test_text_without_images_has_no_teacher(
     seeing: PretrainConfig, place: Path, tmp_path: Path
 ) -> None:
-    config = changed(seeing, model="vlbert", text=(str(place / "text.txt"),), max_length=24)
+    config = replace_settings(
+        seeing, model="vlbert", text=(str(place / "text.txt"),), max_length=24
+    )
     pretrain(config, replace(STEPS, steps=8, batch=4), tmp_path)
     taught = [set(line) >= CONTRASTIVE for line in terms(tmp_path)]
     assert 0 < sum(taught) < 8
@@ -254,7 +256,7 @@ def test_mistakes_are_one_line(
 ) -> None:
     words = {
         "finetune": ["--model", "student", "--task", "glue/rte", "--data", "glue"],
-        "pretrain": ["--student", "student", "--regions", "store", "--captions", "some.token.txt"],
+        "pretrain": ["--model", "student", "--regions", "store", "--captions", "some.token.txt"],
     }[command]
     words = [str(place / word) if (place / word).exists() else word for word in words]
     out = ["--steps", "1", "--batch", "4", "--cpu", "--out", str(tmp_path / "out")]

@@ -16,11 +16,11 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import changed, configured
-from groundling.settings.training import Examining, TrainConfig
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.training import EvaluationSettings, TrainConfig
 from groundling.training.evaluation import Evaluator
-from groundling.training.loop import _Training, train
+from groundling.training.loop import _TrainingLoop, train
 
 STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=True)
 
@@ -28,7 +28,9 @@ STEPS = TrainConfig(epochs=2, batch=16, lr=1e-2, log_every=3, save_every=3, cpu=
 def scripted(scores: list[float], **options: Any) -> Evaluator:
     """An exam every half epoch whose scores are known beforehand."""
     told = iter(scores)
-    return Evaluator("dev", "accuracy", lambda: {"accuracy": next(told)}, every=0.5, **options)
+    return Evaluator(
+        "dev", "accuracy", lambda: {"accuracy": next(told)}, interval_epochs=0.5, **options
+    )
 
 
 def taken(*scores: float) -> list[dict[str, float]]:
@@ -42,7 +44,7 @@ def taken(*scores: float) -> list[dict[str, float]]:
 def test_it_is_due_where_a_share_of_an_epoch_ends_and_at_the_end(
     every: float, steps: list[int]
 ) -> None:
-    exam = replace(scripted([]), every=every)
+    exam = replace(scripted([]), interval_epochs=every)
     assert [step for step in range(1, 8) if exam.is_due(step, 7, 4.0)] == steps
 
 
@@ -57,9 +59,9 @@ def test_the_first_of_equal_scores_is_the_best_and_an_undefined_one_the_worst() 
 def test_patience_counts_exams_that_were_no_better() -> None:
     exam = scripted([], patience=2)
     scores = (0.1, 0.5, 0.5, 0.3, 0.9)
-    over = [exam.is_over(taken(*scores[:count])) for count in range(6)]
+    over = [exam.should_stop(taken(*scores[:count])) for count in range(6)]
     assert over == [False, False, False, False, True, False]
-    assert not replace(exam, patience=0).is_over(taken(0.9, 0.1, 0.1, 0.1))
+    assert not replace(exam, patience=0).should_stop(taken(0.9, 0.1, 0.1, 0.1))
 
 
 class ScriptedRun:
@@ -68,7 +70,7 @@ class ScriptedRun:
     def __init__(self, student: Any, samples: Any, out: Path, exam: Evaluator, at: int = 0) -> None:
         self.model = student()
         torch.manual_seed(3)
-        task = Supervised(self.model.sizes, form=Classification(("no", "yes")))
+        task = SupervisedObjective(self.model.sizes, output_type=Classification(("no", "yes")))
         self.seen: list[dict[str, torch.Tensor]] = []
 
         def measure() -> dict[str, float]:
@@ -78,7 +80,13 @@ class ScriptedRun:
 
         watched = replace(exam, measure=measure)
         self.result = train(
-            self.model, [task], samples, STEPS, out, exam=watched, inner=homes.dying(at)
+            self.model,
+            [task],
+            samples,
+            STEPS,
+            out,
+            evaluator=watched,
+            training_step=homes.dying(at),
         )
 
     def weights(self) -> dict[str, torch.Tensor]:
@@ -94,7 +102,7 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     scores = [0.2, 0.9, 0.4, 0.8]
     whole = ScriptedRun(student, text_only, tmp_path / "whole", scripted(scores, keep="best"))
     assert whole.has(whole.seen[1]) and not whole.has(whole.seen[3])
-    told = whole.result["exam"]
+    told = whole.result["evaluation"]
     assert (told["kept_step"], told["evaluations"], told["stopped_early"]) == (4, 4, False)
     assert [one["accuracy"] for one in told["scores"]] == scores
     lines = homes.log_of(tmp_path / "whole")
@@ -106,17 +114,17 @@ def test_the_best_weights_are_kept_and_a_killed_run_keeps_the_same(
     assert (out / "checkpoints/best-000000004.safetensors").exists()
     again = ScriptedRun(student, text_only, out, scripted(scores[2:], keep="best"))
     assert again.has(whole.weights())
-    assert again.result["exam"] == told
+    assert again.result["evaluation"] == told
     assert homes.log_of(out) == lines
 
 
 def test_weights_that_are_no_numbers_are_neither_examined_nor_kept(
     student: Any, text_only: Any, tmp_path: Path
 ) -> None:
-    task = Supervised(student().sizes, form=Classification(("no", "yes")))
-    exam = replace(scripted([], keep="best"), every=0.1)
+    task = SupervisedObjective(student().sizes, output_type=Classification(("no", "yes")))
+    exam = replace(scripted([], keep="best"), interval_epochs=0.1)
     with pytest.raises(InputError, match=r"step 1: weights of .* are no numbers"):
-        train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, exam=exam)
+        train(student(), [task], text_only, replace(STEPS, lr=1e39), tmp_path, evaluator=exam)
     assert not list(tmp_path.rglob("*.safetensors"))
 
 
@@ -135,7 +143,7 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
         # Were the score at step 4 the best, its weights would be there now, beside those of step 2.
         later = iter([0.5, 0.9])
         exam = replace(scripted([], keep="best"), measure=lambda: {"accuracy": next(later)})
-        patch.setattr("groundling.training.loop._Training._save", _third(killed))
+        patch.setattr("groundling.training.loop._TrainingLoop._save", _third(killed))
         with pytest.raises(homes.Killed):
             ScriptedRun(student, text_only, out, exam)
     there = sorted(path.name for path in (out / "checkpoints").glob("best-*"))
@@ -146,7 +154,7 @@ def test_a_kill_before_the_checkpoint_loses_no_best_weights(
 
 def _third(killed: Any) -> Any:
     """`_Training._save` that is a kill where it is called for the third time, which is after step 4."""
-    save = _Training._save
+    save = _TrainingLoop._save
     calls = iter([save, save, killed])
     return lambda training: next(calls)(training)
 
@@ -156,9 +164,9 @@ def test_it_stops_early_and_stays_stopped(student: Any, text_only: Any, tmp_path
     run = ScriptedRun(student, text_only, tmp_path, scripted(scores, patience=2))
     assert run.has(run.seen[2])  # kept is the last step, if nobody asks for the best
     assert (run.result["steps"], run.result["epochs"]) == (6, 1.5)
-    assert run.result["exam"]["stopped_early"]
+    assert run.result["evaluation"]["stopped_early"]
     again = ScriptedRun(student, text_only, tmp_path, scripted([], patience=2))
-    assert again.result["exam"] == run.result["exam"]
+    assert again.result["evaluation"] == run.result["evaluation"]
 
 
 # -- fine-tuning -----------------------------------------------------------------------------------------------------
@@ -167,7 +175,7 @@ def test_it_stops_early_and_stays_stopped(student: Any, text_only: Any, tmp_path
 @pytest.fixture(scope="module")
 def settings(tmp_path_factory: pytest.TempPathFactory) -> FinetuneConfig:
     home = tmp_path_factory.mktemp("home")
-    return configured(
+    return make_settings(
         FinetuneConfig,
         model=str(homes.student(home / "model")),
         task="glue/rte",
@@ -193,7 +201,7 @@ def test_finetune_says_what_was_kept_and_a_killed_run_keeps_the_same(
     first, second = (finetune(settings, steps, tmp_path / name) for name in ("whole", "killed"))
     assert first == second
     told = result_of(tmp_path / "whole")
-    exam = told["exam"]
+    exam = told["evaluation"]
     assert exam["scores"][0].keys() == {"step", "accuracy"}
     best = max(exam["scores"], key=lambda one: one["accuracy"])
     assert exam["kept_step"] == best["step"]
@@ -204,12 +212,12 @@ def test_finetune_says_what_was_kept_and_a_killed_run_keeps_the_same(
 
 
 def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_path: Path) -> None:
-    plain = replace(settings, examining=Examining())
+    plain = replace(settings, examining=EvaluationSettings())
     finetune(plain, replace(STEPS, batch=4), tmp_path / "out")
     told = result_of(tmp_path / "out")
     assert "exam" not in told
     assert not any("flattered" in note for note in told.get("notes", []))
-    watched = replace(settings, examining=Examining(eval_every=1))
+    watched = replace(settings, examining=EvaluationSettings(eval_every=1))
     finetune(watched, replace(STEPS, batch=4), tmp_path / "watched")
     assert homes.digests(tmp_path / "watched/seed-0/model") == homes.digests(
         tmp_path / "out/seed-0/model"
@@ -219,7 +227,7 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"keep": "best"}, "--keep best: needs --eval-every EPOCHS"),
+        ({"keep": "best"}, "--keep-best: needs --eval-every EPOCHS"),
         ({"patience": 2}, "--patience 2: needs --eval-every EPOCHS"),
         ({"eval_every": -1.0}, "--eval-every = -1.0, expected at least 0"),
         (
@@ -231,9 +239,9 @@ def test_the_default_evaluates_at_the_end_alone(settings: FinetuneConfig, tmp_pa
 def test_settings_that_do_not_fit(
     values: dict[str, Any], message: str, settings: FinetuneConfig, tmp_path: Path
 ) -> None:
-    plain = replace(settings, examining=Examining())
+    plain = replace(settings, examining=EvaluationSettings())
     with pytest.raises(InputError, match=message):
-        finetune(changed(plain, **values), STEPS, tmp_path / "out")
+        finetune(replace_settings(plain, **values), STEPS, tmp_path / "out")
     assert not (tmp_path / "out/result.json").exists()
 
 
@@ -254,6 +262,6 @@ def test_evaluating_leaves_no_trace(student: Any, text_only: Any, tmp_path: Path
     watched = ScriptedRun(student, text_only, tmp_path / "watched", scripted([0.1] * 4))
     plain = student()
     torch.manual_seed(3)
-    task = Supervised(plain.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(plain.sizes, output_type=Classification(("no", "yes")))
     train(plain, [task], text_only, STEPS, tmp_path / "plain")
     assert watched.has(plain.state_dict())

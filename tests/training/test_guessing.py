@@ -17,22 +17,22 @@ from homes import STEPS
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import collate
-from groundling.core.registry import instances
-from groundling.objectives import ObjectiveContext, ObjectiveSpec, Targets, Vocabulary
+from groundling.core.registry import registered
+from groundling.objectives import LossTargets, MaskingVocabulary, ObjectiveContext, ObjectiveSpec
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.region_classes import RegionClasses
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.settings.fields import configured
-from groundling.training.batch_sampler import Corruption
-from groundling.training.held_out import Guessing, still_guessing
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.objectives.region_classes import RegionClassification
+from groundling.settings.fields import make_settings
+from groundling.training.batch_sampler import SampleCorruptor
+from groundling.training.held_out_loss import ConstantBaseline, compare_with_baseline
 
 
 def level(kind: str, *parts: list) -> float:
-    found = Guessing()
+    found = ConstantBaseline()
     for values in parts:
-        found.add({"x": Targets(kind, torch.tensor(values))})
-    return found.levels()["x"]
+        found.add({"x": LossTargets(kind, torch.tensor(values))})
+    return found.losses()["x"]
 
 
 def test_what_guessing_loses() -> None:
@@ -41,7 +41,7 @@ def test_what_guessing_loses() -> None:
     assert level("share", [[1.0, 0.0]], [[0.0, 1.0]]) == pytest.approx(log(2))
     assert level("share", [[0.5, 0.5], [0.5, 0.5]]) == pytest.approx(log(2))
     assert level("number", [[0.0, 5.0]], [[2.0, 5.0], [4.0, 5.0]]) == pytest.approx(8 / 3)
-    assert Guessing().levels() == {}
+    assert ConstantBaseline().losses() == {}
 
 
 def test_of_many_rare_classes_a_sample_tells_too_little_and_that_is_mended() -> None:
@@ -60,10 +60,10 @@ def test_of_many_rare_classes_a_sample_tells_too_little_and_that_is_mended() -> 
     "make",
     [
         lambda sizes: MaskedLM(sizes, mask_id=4),
-        SentenceImage,
-        RegionClasses,
+        ImageTextMatching,
+        RegionClassification,
         *(
-            lambda sizes, kind=kind: MaskedRegions(sizes, kind=kind)
+            lambda sizes, kind=kind: MaskedRegionModeling(sizes, kind=kind)
             for kind in ("soft", "hard", "regress")
         ),
     ],
@@ -74,17 +74,21 @@ def test_who_always_says_the_same_loses_just_that(make) -> None:
     sizes = model.sizes._replace(classes=5)
     torch.manual_seed(0)
     objective = make(sizes)
-    batch = collate(Corruption(0)(samples, range(48), 0, [objective]))
+    batch = collate(SampleCorruptor(0)(samples, range(48), 0, [objective]))
     targets = objective.scored_against(batch)
     (term,) = targets
-    found = Guessing()
+    found = ConstantBaseline()
     found.add(targets)
-    expected = found.levels()[term]
+    expected = found.losses()[term]
     values = targets[term].values
     scored = objective.count(batch)[term]
     if targets[term].kind == "class":
         if isinstance(objective, MaskedLM):
-            assert len(values) == int((batch.text.mask & ~batch.text.special).sum()) > scored
+            assert (
+                len(values)
+                == int((batch.text.attention_mask & ~batch.text.special_tokens_mask).sum())
+                > scored
+            )
         counts = np.bincount(values.numpy()) / len(values)
         chance = -(counts[counts > 0] * np.log(counts[counts > 0])).sum()
         assert expected == pytest.approx(chance + ((counts > 0).sum() - 1) / (2 * len(values)))
@@ -104,13 +108,13 @@ def test_every_objective_of_ours_scores_what_it_says() -> None:
     """Terms that `scored_against` names are terms that `count` knows, so that both are of the same loss."""
     samples = toys.seen()
     model = toys.seer()
-    for part in instances("objectives", ObjectiveSpec).values():
-        if part.joint or part.taught or part.name == "match":
+    for part in registered("objectives", ObjectiveSpec).values():
+        if part.needs_cross_modal or part.needs_teacher or part.name == "match":
             continue
-        vocabulary = Vocabulary.of(model.text.tokenizer)
+        vocabulary = MaskingVocabulary.of(model.text.tokenizer)
         objective = part.make(ObjectiveContext(model.sizes._replace(classes=5), vocabulary))
-        batch = collate(Corruption(0)(samples, range(8), 0, [objective]))
-        assert objective.scored_against(batch).keys() <= objective.count(batch).keys()
+        batch = collate(SampleCorruptor(0)(samples, range(8), 0, [objective]))
+        assert objective.loss_targets(batch).keys() <= objective.count(batch).keys()
 
 
 class LossBesideGuess:
@@ -128,7 +132,7 @@ def test_who_has_not_left_guessing_is_told() -> None:
         "word_region": 0.1,
         "bad": float("nan"),
     }
-    told, notes = still_guessing(
+    told, notes = compare_with_baseline(
         LossBesideGuess(losses, {"mlm": 5.0, "sentence_image": 0.6931, "bad": 1.0}), "mend it"
     )
     assert told["mlm"] == {"loss": 2.0, "guessing": 5.0}
@@ -143,7 +147,7 @@ def test_a_pretraining_says_which_parts_still_guess(
     homes.student(tmp_path / "bert")
     standins.own_images(tmp_path)
     standins.store(tmp_path / "store", standins.PHOTOS)
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="uniter",
         student=str(tmp_path / "bert"),

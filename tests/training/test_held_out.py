@@ -17,19 +17,19 @@ from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.commands.teach import COMMAND as teach
-from groundling.commands.teach import TeachConfig
+from groundling.commands.train_clip import COMMAND as teach
+from groundling.commands.train_clip import TeachConfig
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
-from groundling.objectives import in_order
+from groundling.objectives import order_for_corruption
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.settings.fields import changed, configured
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainConfig
-from groundling.training.batch_sampler import Corruption, DataSource
-from groundling.training.held_out import HeldOut
-from groundling.training.loop import _Training
+from groundling.training.batch_sampler import DataSource, SampleCorruptor
+from groundling.training.held_out_loss import HeldOutLoss
+from groundling.training.loop import _TrainingLoop
 
 STEPS = replace(homes.STEPS, steps=4, batch=4, lr=1e-2, save_every=9)
 
@@ -38,17 +38,17 @@ def test_it_is_the_mean_over_all_samples_and_leaves_no_trace() -> None:
     model = toys.cross_modal(dropout=0.5).train()
     objectives = [
         MaskedLM(model.sizes, mask_id=4, joint=True),
-        Match(model.sizes, weight=0.5, warmup=9),
+        SameSentencePrediction(model.sizes, weight=0.5, warmup=9),
     ]
     samples = toys.both_sides(13)
-    config = TrainConfig(batch=8, accumulate=2, seed=3)  # passes of 4, 4 and 5
-    held = HeldOut("texts", [DataSource(samples)], model, objectives, (), config)
+    config = TrainConfig(batch=8, gradient_accumulation_steps=2, seed=3)  # passes of 4, 4 and 5
+    held = HeldOutLoss("texts", [DataSource(samples)], model, objectives, (), config)
     state = torch.random.get_rng_state()
     found = held.measure()
     assert torch.equal(state, torch.random.get_rng_state())
     assert model.training and objectives[0].training
     model.eval()
-    batch = collate(Corruption(3)(samples, range(13), -1, in_order(objectives)))
+    batch = collate(SampleCorruptor(3)(samples, range(13), -1, order_for_corruption(objectives)))
     means = {}
     with torch.no_grad():
         encoded = model(batch)
@@ -90,7 +90,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def adapting(place: Path) -> AdaptConfig:
-    return configured(
+    return make_settings(
         AdaptConfig,
         student=str(place / "bert"),
         teacher=str(place / "clip"),
@@ -101,7 +101,7 @@ def adapting(place: Path) -> AdaptConfig:
 
 
 def pretraining(place: Path) -> PretrainConfig:
-    return configured(
+    return make_settings(
         PretrainConfig,
         model="uniter",
         student=str(place / "bert"),
@@ -113,7 +113,7 @@ def pretraining(place: Path) -> PretrainConfig:
 
 def teaching(place: Path) -> TeachConfig:
     small = {"size": 16, "patch": 8, "vision_tower": (8, 1), "text_tower": (8, 1), "projection": 8}
-    return configured(
+    return make_settings(
         TeachConfig,
         captions=str(place / "train.tsv"),
         eval_captions=str(place / "held.tsv"),
@@ -142,18 +142,18 @@ def test_a_run_that_is_killed_at_an_exam_keeps_the_same_weights(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = changed(settings(place), eval_every=0.25, keep="best")
+    config = replace_settings(settings(place), eval_every=0.25, keep="best")
     recipe(config, STEPS, tmp_path / "whole")
-    saved = iter([_Training._save, None])
+    saved = iter([_TrainingLoop._save, None])
 
-    def save(training: _Training) -> None:
+    def save(training: _TrainingLoop) -> None:
         done = next(saved)
         if done is None:
             raise homes.Killed
         done(training)
 
     with monkeypatch.context() as patch:  # after the second exam, before its checkpoint
-        patch.setattr(_Training, "_save", save)
+        patch.setattr(_TrainingLoop, "_save", save)
         with pytest.raises(homes.Killed):
             recipe(config, STEPS, tmp_path / "killed")
     recipe(config, STEPS, tmp_path / "killed")
@@ -163,7 +163,7 @@ def test_a_run_that_is_killed_at_an_exam_keeps_the_same_weights(
     assert whole == killed
     assert homes.digests(tmp_path / "whole/model") == homes.digests(tmp_path / "killed/model")
     assert homes.log_of(tmp_path / "whole") == homes.log_of(tmp_path / "killed")
-    exam = whole["exam"]
+    exam = whole["evaluation"]
     assert exam["evaluations"] >= 2
     at_best = next(one for one in exam["scores"] if one["step"] == exam["kept_step"])
     if recipe is teach:
@@ -184,7 +184,9 @@ def test_exams_change_nothing_of_a_training(
     recipe: Any, settings: Callable[[Path], Any], place: Path, tmp_path: Path
 ) -> None:
     plain = recipe(settings(place), STEPS, tmp_path / "plain")
-    watched = recipe(changed(settings(place), eval_every=0.25), STEPS, tmp_path / "watched")
+    watched = recipe(
+        replace_settings(settings(place), eval_every=0.25), STEPS, tmp_path / "watched"
+    )
     assert homes.digests(tmp_path / "plain/model") == homes.digests(tmp_path / "watched/model")
     assert "exam" not in plain
     report = "retrieval" if recipe is teach else "held"
@@ -196,8 +198,8 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
     both = str(homes.put(tmp_path / "both.tsv", (place / "train.tsv").read_text()))
     once = replace(STEPS, steps=1)
     for recipe, config in (
-        (pretrain, changed(pretraining(place), eval_captions=(both,))),
-        (teach, changed(teaching(place), eval_captions=both)),
+        (pretrain, replace_settings(pretraining(place), eval_captions=(both,))),
+        (teach, replace_settings(teaching(place), eval_captions=both)),
     ):
         (note,) = homes.apart(recipe(config, once, tmp_path / recipe.name)["notes"])
         assert note.startswith("8 of 8 held-out images are learned from, such as ")
@@ -206,7 +208,12 @@ def test_what_is_held_out_and_learned_from_is_told(place: Path, tmp_path: Path) 
 @pytest.mark.parametrize(
     ("recipe", "settings", "values", "message"),
     [
-        (adapt, adapting, {"held": ()}, "--eval-every: nothing is held out .*; pass --held FILES"),
+        (
+            adapt,
+            adapting,
+            {"held": ()},
+            "--eval-every: nothing is held out .*; pass --eval-text FILES",
+        ),
         (pretrain, pretraining, {"eval_captions": ()}, "pass --eval-captions FILES, "),
         (teach, teaching, {"eval_captions": ""}, "pass --eval-captions FILE, "),
         (teach, teaching, {"untrained": True}, "--untrained leaves no training to evaluate"),
@@ -228,11 +235,15 @@ def test_settings_that_do_not_fit(
     tmp_path: Path,
 ) -> None:
     with pytest.raises(InputError, match=message):
-        recipe(changed(settings(place), **{"eval_every": 1.0, **values}), STEPS, tmp_path / "out")
+        recipe(
+            replace_settings(settings(place), **{"eval_every": 1.0, **values}),
+            STEPS,
+            tmp_path / "out",
+        )
     assert not (tmp_path / "out").exists()
 
 
 def test_a_file_is_not_held_out_and_learned_from(place: Path, tmp_path: Path) -> None:
-    config = changed(adapting(place), held=(str(place / "train.txt"),))
-    with pytest.raises(InputError, match=r"--held .*train.txt: --text has it, too"):
+    config = replace_settings(adapting(place), held=(str(place / "train.txt"),))
+    with pytest.raises(InputError, match=r"--eval-text .*train.txt: --text has it, too"):
         adapt(config, STEPS, tmp_path / "out")

@@ -10,28 +10,30 @@ import pytest
 
 from groundling.commands.adapt import COMMAND as adapt
 from groundling.commands.adapt import AdaptConfig
-from groundling.core.batch import Sizes
-from groundling.objectives import fewer_negatives
-from groundling.objectives.contrast import Contrast
-from groundling.objectives.distill import Distill
+from groundling.core.batch import OutputSizes
+from groundling.objectives import in_batch_negatives_note
+from groundling.objectives.clip_contrastive import ClipContrastiveLoss
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 from groundling.settings.training import TrainConfig
 
-WIDTHS = Sizes(text=8, teacher=8, word_table=(10, 8))
+WIDTHS = OutputSizes(text=8, teacher=8, input_embeddings=(10, 8))
 
 
 def run(tmp_path: Path, arm: str, accumulate: int) -> tuple[dict, float]:
     """The result, and the first step's loss of sentences."""
     out = tmp_path / f"{arm}-{accumulate}"
-    config = configured(
+    config = make_settings(
         AdaptConfig,
         student=str(homes.student(tmp_path / "student")),
         teacher=str(homes.teacher(tmp_path / "clip")),
         arm=arm,
         text=(str(homes.text(tmp_path / "text.txt", 16)),),
     )
-    result = adapt(config, replace(homes.STEPS, steps=1, accumulate=accumulate), out)
+    result = adapt(
+        config, replace(homes.STEPS, steps=1, gradient_accumulation_steps=accumulate), out
+    )
     return result, homes.log_of(out)[0][f"{arm}_sentence"]
 
 
@@ -39,30 +41,38 @@ def test_only_a_contrastive_loss_is_another_one_and_the_run_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, contrastive = run(tmp_path, "contrastive", 1)
-    assert "--accumulate" not in capsys.readouterr().err
+    assert "--gradient-accumulation-steps" not in capsys.readouterr().err
     result, less = run(tmp_path, "contrastive", 2)
     assert less < contrastive - 0.1
-    (note,) = [note for note in result["notes"] if note.startswith("--accumulate 2")]
+    (note,) = [
+        note for note in result["notes"] if note.startswith("--gradient-accumulation-steps 2")
+    ]
     assert "contrastive" in note and "4 of a step's 8 samples" in note
     assert note in capsys.readouterr().err
     result, _ = run(tmp_path, "l1", 2)
-    assert not [note for note in result["notes"] if note.startswith("--accumulate")]
+    assert not [
+        note for note in result["notes"] if note.startswith("--gradient-accumulation-steps")
+    ]
 
 
 @pytest.mark.parametrize(
     ("objectives", "settings", "told"),
     [
-        ([Contrast(WIDTHS)], {"accumulate": 4, "batch": 64}, "16 of a step's 64 samples"),
         (
-            [Contrast(WIDTHS), Distill(WIDTHS)],
+            [ClipContrastiveLoss(WIDTHS)],
+            {"accumulate": 4, "batch": 64},
+            "16 of a step's 64 samples",
+        ),
+        (
+            [ClipContrastiveLoss(WIDTHS), FeatureDistillation(WIDTHS)],
             {"accumulate": 2, "batch_tokens": 100},
             "one of a step's 2 on each process",
         ),
-        ([Contrast(WIDTHS)], {"accumulate": 1}, ""),
-        ([Distill(WIDTHS, kind="l1"), MaskedLM(WIDTHS)], {"accumulate": 4}, ""),
+        ([ClipContrastiveLoss(WIDTHS)], {"accumulate": 1}, ""),
+        ([FeatureDistillation(WIDTHS, kind="l1"), MaskedLM(WIDTHS)], {"accumulate": 4}, ""),
     ],
 )
 def test_what_is_said(objectives: list, settings: dict, told: str) -> None:
-    notes = fewer_negatives(objectives, TrainConfig(**settings))
+    notes = in_batch_negatives_note(objectives, TrainConfig(**settings))
     assert len(notes) == bool(told)
     assert all(told in note for note in notes)

@@ -14,16 +14,16 @@ from homes import Killed, dying, log_of
 from torch import Tensor, nn
 
 from groundling.cli import main
-from groundling.core.batch import Batch, Sizes
+from groundling.core.batch import Batch, OutputSizes
 from groundling.core.errors import InputError
 from groundling.objectives import Objective
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.settings.training import TrainConfig
 from groundling.training.batch_sampler import DataSource
-from groundling.training.loop import PlainStep, train
+from groundling.training.loop import PlainTrainingStep, train
 from groundling.training.optimizers import BertAdam
 
-SIZES = Sizes(text=32)
+SIZES = OutputSizes(text=32)
 CPU = TrainConfig(steps=6, batch=8, log_every=1, save_every=1000, cpu=True)
 
 
@@ -31,7 +31,7 @@ class Pull(Objective):
     """A loss whose gradients are known: every parameter is drawn to a number that turns with the step."""
 
     name = "pull"
-    needs = ("text",)
+    required_fields = ("text",)
 
     def __init__(self, sizes: Any) -> None:
         super().__init__(sizes)
@@ -89,7 +89,9 @@ def same(found: Any, expected: Any) -> None:
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-6)
 
 
-FLAT = replace(CPU, schedule="constant", warmup=0.0, lr=0.05, weight_decay=0.1, clip=0.0)
+FLAT = replace(
+    CPU, schedule="constant", warmup_ratio=0.0, lr=0.05, weight_decay=0.1, max_grad_norm=0.0
+)
 
 
 def test_adamw_with_the_papers_betas_and_epsilon(ran: Any) -> None:
@@ -116,9 +118,9 @@ def test_sgd_with_momentum_and_steps(ran: Any, text_only: Any) -> None:
         batch=16,  # four steps are an epoch
         schedule="steps",
         milestones=(1.5, 2.5),
-        warmup=0.5,
+        warmup_ratio=0.5,
         warmup_steps=2,
-        decay_all=True,
+        decay_bias_and_norm=True,
     )
     *found, log = ran(config)
     shares = [0.5, 1, 1, 1, 1, 1, 0.1, 0.1, 0.1, 0.1, 0.01, 0.01]
@@ -137,7 +139,7 @@ def test_milestones_are_epochs_of_the_counted_samples(
     model = student()
     model.requires_grad_(False)
     pull = Pull(model.sizes)
-    sources = [DataSource(text_only), DataSource(text_only, counts=False)]
+    sources = [DataSource(text_only), DataSource(text_only, counts_towards_epoch=False)]
     config = replace(FLAT, steps=16, batch=16, schedule="steps", milestones=(1,))
     train(model, [pull], sources, config, tmp_path)
     assert [line["lr"] for line in log_of(tmp_path)] == pytest.approx([0.05] * 8 + [0.005] * 8)
@@ -172,7 +174,7 @@ def test_bertadams_first_step_is_longer_than_adams(ran: Any) -> None:
 
 
 def test_no_clipping_keeps_the_gradient(ran: Any) -> None:
-    """E8: `--clip 0` used to set every gradient to zero."""
+    """E8: `--max-grad-norm 0` used to set every gradient to zero."""
     config = replace(FLAT, optimizer="sgd", momentum=0.0, steps=1, weight_decay=0.0)
     table, _, log = ran(config)
     pull = Pull(SIZES)
@@ -184,7 +186,9 @@ def test_no_clipping_keeps_the_gradient(ran: Any) -> None:
 
 @pytest.mark.parametrize("each", [False, True])
 def test_clipping_together_and_tensor_by_tensor(each: bool, ran: Any) -> None:
-    config = replace(FLAT, optimizer="sgd", weight_decay=0.0, clip=1.0, clip_each=each)
+    config = replace(
+        FLAT, optimizer="sgd", weight_decay=0.0, max_grad_norm=1.0, clip_per_tensor=each
+    )
     *found, log = ran(config)
 
     def clip(parameters: list[Tensor]) -> None:
@@ -199,14 +203,14 @@ def test_clipping_together_and_tensor_by_tensor(each: bool, ran: Any) -> None:
 
 
 def test_warmup_steps_are_steps(ran: Any) -> None:
-    *_, log = ran(replace(CPU, steps=10, warmup=0.9, warmup_steps=2, lr=1.0))
+    *_, log = ran(replace(CPU, steps=10, warmup_ratio=0.9, warmup_steps=2, lr=1.0))
     rates = [line["lr"] for line in log]
     assert rates == pytest.approx([0.5, 1.0, *(1 - place / 8 for place in range(8))])
 
 
 def test_everything_may_decay(ran: Any) -> None:
     spared = ran(replace(FLAT, steps=1), "spared")[1]
-    everywhere = ran(replace(FLAT, steps=1, decay_all=True), "everywhere")[1]
+    everywhere = ran(replace(FLAT, steps=1, decay_bias_and_norm=True), "everywhere")[1]
     start = Pull(SIZES).gain.detach()
     torch.testing.assert_close(everywhere, spared - 0.05 * 0.1 * start)
 
@@ -220,17 +224,17 @@ def test_a_killed_run_resumes_bit_equal(
 ) -> None:
     config = replace(CPU, optimizer=optimizer, save_every=2, lr=1e-2, schedule="constant")
 
-    def resume(out: Path, inner: PlainStep) -> dict[str, Tensor]:
+    def resume(out: Path, inner: PlainTrainingStep) -> dict[str, Tensor]:
         model = student()
         torch.manual_seed(4)
         objective = MaskedLM(model.sizes, mask_id=4)
-        train(model, [objective], text_only, config, out, inner=inner)
+        train(model, [objective], text_only, config, out, training_step=inner)
         return {name: value.detach().clone() for name, value in model.named_parameters()}
 
-    whole = resume(tmp_path / "whole", PlainStep())
+    whole = resume(tmp_path / "whole", PlainTrainingStep())
     with pytest.raises(Killed):
         resume(tmp_path / "killed", dying(4))
-    again = resume(tmp_path / "killed", PlainStep())
+    again = resume(tmp_path / "killed", PlainTrainingStep())
     assert [name for name in whole if not torch.equal(whole[name], again[name])] == []
     assert log_of(tmp_path / "whole") == log_of(tmp_path / "killed")
 
@@ -273,15 +277,15 @@ def test_bertadam_moves_many_at_once_as_one_by_one() -> None:
 
 NAN = float("nan")
 WRONG: list[tuple[str, Any, str]] = [
-    ("clip", -1.0, "--clip = -1.0, expected at least 0"),
-    ("clip", NAN, "--clip = nan, expected at least 0"),
+    ("clip", -1.0, "--max-grad-norm = -1.0, expected at least 0"),
+    ("clip", NAN, "--max-grad-norm = nan, expected at least 0"),
     ("lr", NAN, "--lr = nan, expected at least 0"),
     ("epsilon", 0.0, "--epsilon = 0.0, expected more than 0"),
     ("betas", (0.9, 1.0), "--betas = 0.9 1.0, expected at least 0 and below 1"),
     ("betas", (0.9,), "--betas = 0.9"),
     ("milestones", ("a",), "--milestones = ['a'], expected a list of numbers"),
     ("momentum", -0.1, "--momentum = -0.1"),
-    ("warmup", 1.5, "--warmup = 1.5, expected 0 to 1"),
+    ("warmup", 1.5, "--warmup-ratio = 1.5, expected 0 to 1"),
     ("warmup_steps", -1, "--warmup-steps = -1"),
     ("weight_decay", NAN, "--weight-decay = nan"),
     ("batch_tokens", -1, "--batch-tokens = -1"),
@@ -306,9 +310,9 @@ def test_milestones_rise() -> None:
 
 
 def test_a_mistake_is_told_before_anything_is_written(capsys: Any, tmp_path: Path) -> None:
-    words = ["--student", "nobody", "--text", "nothing", "--arm", "mlm", "--clip", "-1"]
+    words = ["--student", "nobody", "--text", "nothing", "--arm", "mlm", "--max-grad-norm", "-1"]
     assert main(["adapt", *words, "--out", str(tmp_path / "out")]) == 2
-    assert "--clip = -1" in capsys.readouterr().err
+    assert "--max-grad-norm = -1" in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
 
 
@@ -317,8 +321,8 @@ def test_flags_of_several_numbers(capsys: Any, tmp_path: Path) -> None:
     text = homes.text(tmp_path / "text.txt", 24)
     words = ["--student", str(student), "--text", str(text), "--arm", "mlm", "--cpu"]
     words += ["--optimizer", "sgd", "--schedule", "steps", "--milestones", "1", "2", "--batch", "8"]
-    words += ["--betas", "0.9", "0.98", "--epochs", "3", "--log-every", "1", "--warmup", "0"]
-    words += ["--lr", "1e-4", "--head-share", "0"]
+    words += ["--betas", "0.9", "0.98", "--epochs", "3", "--log-every", "1", "--warmup-ratio", "0"]
+    words += ["--lr", "1e-4", "--freeze-encoder-ratio", "0"]
     assert main(["adapt", *words, "--out", str(tmp_path / "out")]) == 0
     rates = [line["lr"] for line in log_of(tmp_path / "out")]
     assert rates == pytest.approx([1e-4] * 3 + [1e-5] * 3 + [1e-6] * 3)

@@ -11,13 +11,18 @@ import torch
 import toys
 from safetensors.torch import load_file, save_file
 
-from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
+from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.runs import checkpoints as checkpoint
-from groundling.runs.run import ended
+from groundling.runs.run import finished_result
 from groundling.settings.training import TrainConfig
-from groundling.training.loop import MicroStep, ModelWithObjectives, PlainStep, train
+from groundling.training.loop import (
+    MicroBatchContext,
+    ModelWithObjectives,
+    PlainTrainingStep,
+    train,
+)
 
 STEPS = 14
 KILLED = -signal.SIGKILL
@@ -31,8 +36,8 @@ def run(out: str, place: str, at: int) -> None:
     """The whole run, from its folder's last checkpoint on; kills its own process at the `at`-th call of `place`."""
     calls = {"inner": 0, "save": 0}
 
-    class DyingStep(PlainStep):
-        def __call__(self, micro: MicroStep):
+    class DyingStep(PlainTrainingStep):
+        def __call__(self, micro: MicroBatchContext):
             calls["inner"] += 1
             if place == "forward" and calls["inner"] == at:
                 die()
@@ -53,14 +58,20 @@ def run(out: str, place: str, at: int) -> None:
     torch.manual_seed(9)
     objectives = [
         MaskedLM(model.sizes, mask_id=4, joint=True),
-        Match(model.sizes),
-        ClipTokens(model.sizes),
+        SameSentencePrediction(model.sizes),
+        ClipTokenClassification(model.sizes),
     ]
     config = TrainConfig(
-        steps=STEPS, batch=8, accumulate=2, save_every=3, log_every=1, lr=1e-3, cpu=True
+        steps=STEPS,
+        batch=8,
+        gradient_accumulation_steps=2,
+        save_every=3,
+        log_every=1,
+        lr=1e-3,
+        cpu=True,
     )
     train(
-        model, objectives, toys.both_sides(40), config, out, inner=DyingStep()
+        model, objectives, toys.both_sides(40), config, out, training_step=DyingStep()
     )  # an epoch is 5 steps
     state = {
         k: v.detach().clone()
@@ -120,7 +131,7 @@ def test_killed_four_times_bit_equal(start, tmp_path):
 
 def test_checkpoints_that_a_kill_behind_the_result_left_are_cleared(tmp_path: Path) -> None:
     state = homes.put(tmp_path / "checkpoints/step-000000002/counters.json", "{}")
-    assert ended(tmp_path) is None and state.exists()  # it is resumed from there
+    assert finished_result(tmp_path) is None and state.exists()  # it is resumed from there
     homes.put(tmp_path / "result.json", '{"steps": 2}')
-    assert ended(tmp_path) == {"steps": 2}
+    assert finished_result(tmp_path) == {"steps": 2}
     assert not (tmp_path / "checkpoints").exists()

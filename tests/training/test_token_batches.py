@@ -20,14 +20,19 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Example, collate
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.regions.samples import CaptionTexts, RegionOptions, RegionSamples
-from groundling.data.samples import DrawnTexts, TextInput, TextSamples
+from groundling.data.regions.samples import CaptionTextDataset, RegionDataset, RegionOptions
+from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
 from groundling.objectives import Objective
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.sentence_image import SentenceImage
 from groundling.settings.training import TrainConfig
 from groundling.tasks.splits import UnlabelledSamples
-from groundling.training.batch_sampler import BatchSampler, DataSource, TokenEpochs, planned
+from groundling.training.batch_sampler import (
+    DataSource,
+    MicroBatchDataset,
+    TokenBudgetEpochs,
+    plan_batches,
+)
 from groundling.training.loop import train
 
 TOKENS = 150
@@ -40,7 +45,7 @@ def padded(batch: Batch) -> int:
     """Positions that a model of text and regions, or of text and a CLIP side, computes."""
     wide = 0
     if batch.text is not None:
-        wide += batch.text.ids.shape[1]
+        wide += batch.text.input_ids.shape[1]
     if batch.regions is not None:
         wide += batch.regions.mask.shape[1]
     if batch.clip is not None:
@@ -54,16 +59,16 @@ def feed_of(
     config: TrainConfig,
     rank: int = 0,
     world: int = 1,
-) -> BatchSampler:
-    plan = planned([DataSource(samples)], objectives, config, world)
-    return BatchSampler(plan, objectives, config.accumulate, rank, world)
+) -> MicroBatchDataset:
+    plan = plan_batches([DataSource(samples)], objectives, config, world)
+    return MicroBatchDataset(plan, objectives, config.gradient_accumulation_steps, rank, world)
 
 
-def every(feed: BatchSampler) -> list[Batch]:
+def every(feed: MicroBatchDataset) -> list[Batch]:
     return [feed[number] for number in range(len(feed))]
 
 
-def choices(count: int = 24) -> RegionSamples:
+def choices(count: int = 24) -> RegionDataset:
     """Three choices each, of different lengths, with 2 to 7 regions."""
     made = toys.sentences()
     store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
@@ -71,10 +76,10 @@ def choices(count: int = 24) -> RegionSamples:
         Example(f"s{n}", made[n], label=0, choices=tuple(made[n : n + 3]), images=(f"image{n}",))
         for n in range(count)
     ]
-    return RegionSamples(TextSamples(examples, TextInput(toys.bert_words(), 60)), store)
+    return RegionDataset(TextDataset(examples, TextRowEncoder(toys.bert_words(), 60)), store)
 
 
-def pairs_of_images(count: int = 24) -> RegionSamples:
+def pairs_of_images(count: int = 24) -> RegionDataset:
     """Two images each, read apart."""
     made = toys.sentences()
     store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(2 * count)})
@@ -82,20 +87,20 @@ def pairs_of_images(count: int = 24) -> RegionSamples:
         Example(f"s{n}", made[n], label=0, images=(f"image{2 * n}", f"image{2 * n + 1}"))
         for n in range(count)
     ]
-    texts = TextSamples(examples, TextInput(toys.bert_words(), 60))
-    return RegionSamples(texts, store, RegionOptions(apart=True))
+    texts = TextDataset(examples, TextRowEncoder(toys.bert_words(), 60))
+    return RegionDataset(texts, store, RegionOptions(separate_images=True))
 
 
-def captions(pairs: bool, whole: bool = False) -> RegionSamples:
+def captions(pairs: bool, whole: bool = False) -> RegionDataset:
     """Images of one to three captions, one (or a pair) of which is drawn in each epoch."""
     made = toys.sentences()
     images = [CaptionedImage(f"image{n}", "", tuple(made[n : n + 1 + n % 3])) for n in range(24)]
     store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
-    texts = CaptionTexts(images, TextInput(toys.bert_words(), 40), pairs)
-    return RegionSamples(texts, store, RegionOptions(whole=whole, most=4))
+    texts = CaptionTextDataset(images, TextRowEncoder(toys.bert_words(), 40), pairs)
+    return RegionDataset(texts, store, RegionOptions(whole_image=whole, max_regions=4))
 
 
-def drawn() -> RegionSamples:
+def drawn() -> RegionDataset:
     """Texts in one to three versions, some with choices, one of which is drawn in each epoch."""
     made = toys.sentences()
     versions = []
@@ -105,11 +110,11 @@ def drawn() -> RegionSamples:
         plain = [replace(example, text=made[n + k]) for k in range(1 + n % 3)]
         versions.append([replace(example, choices=options)] if n % 4 == 3 else plain)
     store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(24)})
-    return RegionSamples(DrawnTexts(versions, TextInput(toys.bert_words(), 60)), store)
+    return RegionDataset(SampledTextDataset(versions, TextRowEncoder(toys.bert_words(), 60)), store)
 
 
 DATA = {
-    "text": lambda: TextSamples(toys.examples(48), TextInput(toys.bert_words(), 40)),
+    "text": lambda: TextDataset(toys.examples(48), TextRowEncoder(toys.bert_words(), 40)),
     "text and CLIP": lambda: toys.both_sides(24),
     "regions": toys.seen,
     "choices": choices,
@@ -146,7 +151,7 @@ def test_sizes_are_what_samples_have(name: str) -> None:
 
 def test_every_sample_comes_up_once_an_epoch(text_only: Any) -> None:
     """Nothing is left out at an epoch's end: a step takes what is missing from the next one."""
-    config = replace(CONFIG, accumulate=4, epochs=3)
+    config = replace(CONFIG, gradient_accumulation_steps=4, epochs=3)
     feed = feed_of(text_only, [], config)
     seen: list[str] = [id for batch in every(feed) for id in batch.ids]
     count = len(text_only)
@@ -157,26 +162,31 @@ def test_every_sample_comes_up_once_an_epoch(text_only: Any) -> None:
 
 
 def test_steps_follow_from_tokens(text_only: Any) -> None:
-    batches = len(TokenEpochs(DataSource(text_only), 0, TOKENS, 0)[0])
+    batches = len(TokenBudgetEpochs(DataSource(text_only), 0, TOKENS, 0)[0])
     for accumulate, world in ((1, 1), (2, 1), (2, 2)):
-        plan = planned([DataSource(text_only)], [], replace(CONFIG, accumulate=accumulate), world)
+        plan = plan_batches(
+            [DataSource(text_only)],
+            [],
+            replace(CONFIG, gradient_accumulation_steps=accumulate),
+            world,
+        )
         assert len(plan) == 2 * batches // (accumulate * world)
-        assert plan.covered() == pytest.approx(2, abs=1 / (batches / (accumulate * world)))
-    assert len(planned([DataSource(text_only)], [], replace(CONFIG, steps=7), 1)) == 7
+        assert plan.covered_epochs() == pytest.approx(2, abs=1 / (batches / (accumulate * world)))
+    assert len(plan_batches([DataSource(text_only)], [], replace(CONFIG, steps=7), 1)) == 7
 
 
 def test_data_listed_twice_are_one_epoch(text_only: Any) -> None:
     """B5, in tokens: UNITER's kinds of steps share an epoch; text beside them lengthens it."""
-    once = len(planned([DataSource(text_only)], [], CONFIG, 1))
+    once = len(plan_batches([DataSource(text_only)], [], CONFIG, 1))
     kinds = [DataSource(text_only, 2.0), DataSource(text_only, 1.0)]
-    assert len(planned(kinds, [], CONFIG, 1)) == once
-    beside = [DataSource(text_only), DataSource(text_only, counts=False)]
-    assert len(planned(beside, [], CONFIG, 1)) == 2 * once
+    assert len(plan_batches(kinds, [], CONFIG, 1)) == once
+    beside = [DataSource(text_only), DataSource(text_only, counts_towards_epoch=False)]
+    assert len(plan_batches(beside, [], CONFIG, 1)) == 2 * once
 
 
 def test_processes_share_the_micro_batches_of_a_step(text_only: Any) -> None:
     """Two processes of one micro-batch see what one process of two does; nothing twice."""
-    alone = every(feed_of(text_only, [], replace(CONFIG, accumulate=2)))
+    alone = every(feed_of(text_only, [], replace(CONFIG, gradient_accumulation_steps=2)))
     two = [every(feed_of(text_only, [], CONFIG, rank, 2)) for rank in (0, 1)]
     together = [batch.ids for pair in zip(*two, strict=True) for batch in pair]
     assert [batch.ids for batch in alone] == together
@@ -196,16 +206,20 @@ def test_batches_follow_from_seed_and_step_alone(text_only: Any) -> None:
 def test_an_exchanged_image_has_room() -> None:
     """An objective that swaps images may give any sample the most regions that there are."""
     samples = toys.seen()
-    objective = SentenceImage(toys.seer().sizes, negatives=1.0)
+    objective = ImageTextMatching(toys.seer().sizes, negatives=1.0)
     batches = every(feed_of(samples, [objective], CONFIG))
     assert max(padded(batch) for batch in batches) <= TOKENS
-    unaware = BatchSampler(planned([DataSource(samples)], [], CONFIG, 1), [objective], 1, 0, 1)
+    unaware = MicroBatchDataset(
+        plan_batches([DataSource(samples)], [], CONFIG, 1), [objective], 1, 0, 1
+    )
     assert max(padded(batch) for batch in every(unaware)) > TOKENS
 
 
 def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
     with pytest.raises(InputError) as error:
-        planned([DataSource(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1)
+        plan_batches(
+            [DataSource(text_only, name="captions")], [], replace(CONFIG, batch_tokens=20), 1
+        )
     message = str(error.value)
     assert "--batch-tokens = 20: captions has a sample, 's" in message
     assert "tokens by itself" in message and "\n" not in message
@@ -213,17 +227,17 @@ def test_a_sample_larger_than_a_batch_is_refused(text_only: Any) -> None:
 
 def test_what_stands_beside_has_room(text_only: Any) -> None:
     others = UnlabelledSamples(text_only, np.array(0))
-    source = DataSource(text_only, beside=others, each=2)
-    plan = planned([source], [], CONFIG, 1)
-    batches = every(BatchSampler(plan, [], 1, 0, 1))
+    source = DataSource(text_only, extra_samples=others, extra_per_sample=2)
+    plan = plan_batches([source], [], CONFIG, 1)
+    batches = every(MicroBatchDataset(plan, [], 1, 0, 1))
     assert max(padded(batch) for batch in batches) <= TOKENS
     assert all(len(batch) % 3 == 0 for batch in batches)
 
 
 def test_no_samples_are_refused() -> None:
-    nothing = TextSamples([], TextInput(toys.bert_words(), 40))
+    nothing = TextDataset([], TextRowEncoder(toys.bert_words(), 40))
     with pytest.raises(InputError, match="data: there are no samples"):
-        planned([DataSource(nothing)], [], CONFIG, 1)
+        plan_batches([DataSource(nothing)], [], CONFIG, 1)
 
 
 # -- training on them --------------------------------------------------------------------------------------------------
@@ -235,13 +249,13 @@ def trained(
     model = student()
     torch.manual_seed(4)
     objective = MaskedLM(model.sizes, mask_id=4)
-    train(model, [objective], data, config, out, inner=dying(at))
+    train(model, [objective], data, config, out, training_step=dying(at))
     return {name: value.detach().clone() for name, value in model.named_parameters()}
 
 
 def test_a_killed_run_resumes_bit_equal(student: Any, text_only: Any, tmp_path: Path) -> None:
     """Workers or none: the second epoch is resumed in the middle."""
-    config = replace(CONFIG, accumulate=2)
+    config = replace(CONFIG, gradient_accumulation_steps=2)
     whole = trained(student, text_only, config, tmp_path / "whole")
     steps = log_of(tmp_path / "whole")[-1]["step"]
     with pytest.raises(Killed):
@@ -256,7 +270,7 @@ def test_the_loss_is_a_mean_over_the_step(student: Any, text_only: Any, tmp_path
     model = student().eval()
     torch.manual_seed(4)
     objective = MaskedLM(model.sizes, mask_id=4)
-    config = replace(CONFIG, steps=1, accumulate=3)
+    config = replace(CONFIG, steps=1, gradient_accumulation_steps=3)
     sums, pieces, samples = 0.0, 0, []
     with torch.no_grad():
         for batch in every(feed_of(text_only, [objective], config)):

@@ -13,19 +13,25 @@ from torch import nn
 
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification
-from groundling.models.task_heads import FirstPosition, HeadContext
+from groundling.models.task_heads import HeadContext, PooledClsHead
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokens
-from groundling.objectives.contrast import Contrast
-from groundling.objectives.distill import Distill
+from groundling.objectives.clip_contrastive import ClipContrastiveLoss
+from groundling.objectives.clip_tokens import ClipTokenClassification
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.objectives.supervised import Supervised
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.supervised import SupervisedObjective
 from groundling.settings.training import TrainConfig
-from groundling.teachers.dataset import FeatureCache, TeacherDataset
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
-from groundling.training.loop import InnerStep, MicroStep, ModelWithObjectives, PlainStep, train
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
+from groundling.training.loop import (
+    MicroBatchContext,
+    ModelWithObjectives,
+    PlainTrainingStep,
+    TrainingStep,
+    train,
+)
 
 CPU = {"cpu": True, "log_every": 1, "save_every": 1000}
 
@@ -52,7 +58,11 @@ def quiet(model: nn.Module) -> nn.Module:
 
 def xdbert(sizes, **options) -> list[Objective]:
     torch.manual_seed(11)
-    return [MaskedLM(sizes, mask_id=4, joint=True, **options), Match(sizes), ClipTokens(sizes)]
+    return [
+        MaskedLM(sizes, mask_id=4, joint=True, **options),
+        SameSentencePrediction(sizes),
+        ClipTokenClassification(sizes),
+    ]
 
 
 def weights(model: nn.Module, objectives: list[Objective]) -> dict[str, torch.Tensor]:
@@ -86,7 +96,7 @@ def assert_same_losses(a: list[dict], b: list[dict], tolerance: float = 1e-5) ->
 
 def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
     model = student()
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainConfig(steps=40, batch=16, lr=3e-3, schedule="constant", **CPU)
     result = train(model, [task], text_only, config, tmp_path)
     lines = log_of(tmp_path)
@@ -94,7 +104,7 @@ def test_a_learnable_task_is_learnt(student, text_only, tmp_path):
     assert last < 0.5 * first, "the label says whether `dog` is in the text"
     assert result["steps"] == 40
     assert result["epochs"] == 10.0
-    assert result["last"]["task"] == lines[-1]["task"]
+    assert result["train_metrics"]["task"] == lines[-1]["task"]
 
 
 def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
@@ -115,7 +125,7 @@ def test_every_xdbert_term_falls_on_few_texts(cross, samples, tmp_path):
 
 def test_contrast_tells_pictures_apart(towers, pictures, tmp_path):
     config = TrainConfig(steps=30, batch=16, lr=2e-3, schedule="constant", **CPU)
-    train(towers, [Contrast(towers.sizes)], pictures, config, tmp_path)
+    train(towers, [ClipContrastiveLoss(towers.sizes)], pictures, config, tmp_path)
     lines = log_of(tmp_path)
     assert sum(line["clip"] for line in lines[-3:]) < 0.8 * sum(line["clip"] for line in lines[:3])
 
@@ -129,7 +139,9 @@ def test_accumulation_changes_nothing(cross, samples, tmp_path):
         model, out = quiet(cross), tmp_path / str(accumulate)
         objectives = xdbert(model.sizes)
         # Smallest steps: where Adam divides tiny gradients by their size it would show rounding, not mistakes.
-        config = TrainConfig(steps=4, batch=8, accumulate=accumulate, lr=1e-4, **CPU)
+        config = TrainConfig(
+            steps=4, batch=8, gradient_accumulation_steps=accumulate, lr=1e-4, **CPU
+        )
         train(model, objectives, samples, config, out)
         found[accumulate] = terms_of(out), weights(model, objectives)
     for accumulate in (2, 4):
@@ -146,7 +158,7 @@ def test_workers_change_nothing(cross, samples, tmp_path):
             model,
             objectives,
             samples,
-            TrainConfig(steps=4, batch=8, accumulate=2, workers=workers, **CPU),
+            TrainConfig(steps=4, batch=8, gradient_accumulation_steps=2, workers=workers, **CPU),
             out,
         )
         found.append((terms_of(out), weights(model, objectives)))
@@ -208,15 +220,17 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     ours, theirs = quiet(student()), quiet(student())
     torch.manual_seed(3)
     form = Classification(("no", "yes"))
-    head = FirstPosition(HeadContext(ours.sizes, form), dropout=0.0)
-    task = Supervised(ours.sizes, form=form, head=head)
+    head = PooledClsHead(HeadContext(ours.sizes, form), dropout=0.0)
+    task = SupervisedObjective(ours.sizes, output_type=form, head=head)
     masked = MaskedLM(ours.sizes, mask_id=4, weight=0.5)
     task2, masked2 = deepcopy(task), deepcopy(masked)
     train(
         ours, [task, masked], text_only, TrainConfig(steps=3, batch=8, **options, **CPU), tmp_path
     )
 
-    feed = BatchSampler(SamplePlan([DataSource(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1)
+    feed = MicroBatchDataset(
+        FixedSizeBatchPlan([DataSource(text_only)], 8, 3, 0), [task2, masked2], 1, 0, 1
+    )
     named = list(ModelWithObjectives(theirs, [task2, masked2]).named_parameters())
     parameters = [p for _, p in named]
     groups = [
@@ -227,7 +241,7 @@ def test_a_plain_loop_gives_the_same_weights(student, text_only, tmp_path):
     for line, batch in zip(log_of(tmp_path), feed, strict=False):
         encoded, labels = theirs(batch), batch.labels["masked_lm"]
         first = nn.functional.cross_entropy(task2.outputs(encoded, batch), batch.labels["label"])
-        logits = masked2.head(encoded.text, encoded.word_table).transpose(1, 2)
+        logits = masked2.head(encoded.text, encoded.input_embeddings).transpose(1, 2)
         second = nn.functional.cross_entropy(logits, labels)  # the mean over masked pieces
         assert line["task"] == pytest.approx(first.item(), abs=1e-5)
         assert line["mlm"] == pytest.approx(second.item(), abs=1e-5)
@@ -256,7 +270,7 @@ def test_every_trainable_parameter_changes_and_frozen_ones_do_not(cross, samples
         cross,
         objectives,
         samples,
-        TrainConfig(steps=3, batch=32, lr=1e-3, warmup=0.0, **CPU),
+        TrainConfig(steps=3, batch=32, lr=1e-3, warmup_ratio=0.0, **CPU),
         tmp_path,
     )
     after = weights(cross, objectives)
@@ -272,7 +286,9 @@ def test_head_start_leaves_the_encoder_alone(student, text_only, tmp_path):
         model = student()
         objectives = [MaskedLM(model.sizes, mask_id=4)]
         before = weights(model, objectives)
-        config = TrainConfig(steps=steps, batch=8, head_start=4, horizon=20, lr=1e-3, **CPU)
+        config = TrainConfig(
+            steps=steps, batch=8, freeze_encoder_steps=4, schedule_steps=20, lr=1e-3, **CPU
+        )
         train(model, objectives, text_only, config, tmp_path / str(steps))
         after = weights(model, objectives)
         encoder = [torch.equal(before[n], after[n]) for n in before if n.startswith("model.")]
@@ -313,11 +329,11 @@ def test_weight_decay_spares_vectors(student, text_only, tmp_path):
     table = model.encoder.get_input_embeddings().weight
     with torch.no_grad():
         table[1].fill_(1.0)  # [UNK]-like: never drawn
-    used = {int(i) for s in text_only.get(range(64)) for i in s.text.ids}
+    used = {int(i) for s in text_only.get(range(64)) for i in s.text.input_ids}
     assert 1 not in used
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainConfig(
-        steps=1, batch=8, lr=0.1, warmup=0.0, schedule="constant", weight_decay=0.5, **CPU
+        steps=1, batch=8, lr=0.1, warmup_ratio=0.0, schedule="constant", weight_decay=0.5, **CPU
     )
     train(model, [task], text_only, config, tmp_path)
     torch.testing.assert_close(table[1].detach(), torch.full((32,), 1 - 0.1 * 0.5))
@@ -325,7 +341,7 @@ def test_weight_decay_spares_vectors(student, text_only, tmp_path):
 
 def test_the_learning_rate_warms_up_and_falls_to_zero(student, text_only, tmp_path):
     model = student()
-    config = TrainConfig(steps=10, batch=8, lr=1.0e-3, warmup=0.2, **CPU)
+    config = TrainConfig(steps=10, batch=8, lr=1.0e-3, warmup_ratio=0.2, **CPU)
     train(model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path)
     rates = [line["lr"] / 1e-3 for line in log_of(tmp_path)]
     assert rates == pytest.approx([0.5, 1.0, *(1 - i / 8 for i in range(8))])
@@ -342,8 +358,8 @@ def test_an_objectives_weight_warms_up(student, text_only, tmp_path):
 def test_gradients_are_clipped(student, text_only, tmp_path):
     seen = []
 
-    class InnerStepSpy(InnerStep):
-        def __call__(self, micro: MicroStep):
+    class InnerStepSpy(TrainingStep):
+        def __call__(self, micro: MicroBatchContext):
             terms = micro.forward(micro.batch).terms
             micro.backward(1000 * micro.loss(terms))
             seen.append(micro)
@@ -351,9 +367,16 @@ def test_gradients_are_clipped(student, text_only, tmp_path):
 
     model = student()
     before = weights(model, [])
-    config = TrainConfig(steps=1, batch=8, lr=0.5, warmup=0.0, clip=1e-12, weight_decay=0.0, **CPU)
+    config = TrainConfig(
+        steps=1, batch=8, lr=0.5, warmup_ratio=0.0, max_grad_norm=1e-12, weight_decay=0.0, **CPU
+    )
     train(
-        model, [MaskedLM(model.sizes, mask_id=4)], text_only, config, tmp_path, inner=InnerStepSpy()
+        model,
+        [MaskedLM(model.sizes, mask_id=4)],
+        text_only,
+        config,
+        tmp_path,
+        training_step=InnerStepSpy(),
     )
     assert len(seen) == 1, "`inner` takes the place of the ordinary step"
     close(
@@ -368,7 +391,7 @@ def test_gradients_are_clipped(student, text_only, tmp_path):
 class Noting(Objective):
     """Scores nothing much; notes which samples it saw."""
 
-    needs = ("text",)
+    required_fields = ("text",)
 
     def __init__(self, sizes):
         super().__init__(sizes)
@@ -440,12 +463,12 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
     teacher = ClipTextTeacher(clip.train(), tower()[1])
     samples = TeacherDataset(samples, teacher)
     before = {k: v.clone() for k, v in clip.state_dict().items()}
-    objective = Distill(model.sizes._replace(teacher=24))
+    objective = FeatureDistillation(model.sizes._replace(teacher=24))
     module = ModelWithObjectives(model, [objective])
     modes = []
 
-    class PassSpy(PlainStep):
-        def __call__(self, micro: MicroStep):
+    class PassSpy(PlainTrainingStep):
+        def __call__(self, micro: MicroBatchContext):
             modes.append(any(part.training for part in clip.modules()))
             return super().__call__(micro)
 
@@ -457,7 +480,7 @@ def test_teacher_is_neither_trained_nor_saved(student, tower, samples, tmp_path)
         TrainConfig(steps=3, batch=8, **CPU),
         tmp_path,
         teachers=[teacher],
-        inner=PassSpy(),
+        training_step=PassSpy(),
     )
     assert modes == [False] * 3
     assert all(torch.equal(before[k], v) for k, v in clip.state_dict().items())
@@ -473,7 +496,10 @@ def test_taught_equals_the_online_teacher(student, tower, samples, tmp_path):
     for online in (True, False):
         model = quiet(student())
         torch.manual_seed(4)
-        objectives = [MaskedLM(model.sizes, mask_id=4), Distill(model.sizes._replace(teacher=24))]
+        objectives = [
+            MaskedLM(model.sizes, mask_id=4),
+            FeatureDistillation(model.sizes._replace(teacher=24)),
+        ]
         teacher = ClipTextTeacher(*tower())
         data = TeacherDataset(samples, teacher, None if online else FeatureCache())
         teachers = [teacher] if online else []
@@ -518,7 +544,7 @@ def test_a_finished_run_is_not_run_again(student, text_only, tmp_path):
     result = train(again, [head], text_only, config, tmp_path)
     assert log_of(tmp_path) == lines
     assert result["steps"] == 4
-    assert result["last"]["mlm"] == lines[-1]["mlm"]
+    assert result["train_metrics"]["mlm"] == lines[-1]["mlm"]
     assert all(torch.equal(v, end[k]) for k, v in weights(again, [head]).items())
 
 
@@ -529,7 +555,7 @@ class Breaks(Objective):
     """NaN at a step: in the loss, or in the gradient alone."""
 
     name = "breaks"
-    needs = ("text",)
+    required_fields = ("text",)
 
     def __init__(self, sizes, at: int, where: str):
         super().__init__(sizes)
@@ -585,7 +611,7 @@ def test_fewer_samples_than_a_batch(student, text_only, tmp_path):
 
 def test_a_batch_that_does_not_split(student, text_only, tmp_path):
     model = student()
-    config = TrainConfig(steps=1, batch=10, accumulate=4, **CPU)
+    config = TrainConfig(steps=1, batch=10, gradient_accumulation_steps=4, **CPU)
     with pytest.raises(InputError, match=r"batch=10 .* 4 micro-batches") as error:
         train(model, [MaskedLM(model.sizes)], text_only, config, tmp_path)
     one_line(error)
@@ -594,10 +620,10 @@ def test_a_batch_that_does_not_split(student, text_only, tmp_path):
 @pytest.mark.parametrize(
     ("kind", "field", "workers"),
     [
-        (ClipTokens, "clip", 0),
-        (ClipTokens, "clip", 1),
-        (Match, "clip", 0),
-        (Distill, "features.sentence", 0),
+        (ClipTokenClassification, "clip", 0),
+        (ClipTokenClassification, "clip", 1),
+        (SameSentencePrediction, "clip", 0),
+        (FeatureDistillation, "features.sentence", 0),
     ],
 )
 def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, text_only, tmp_path):
@@ -616,7 +642,10 @@ def test_data_that_lack_what_an_objective_needs(kind, field, workers, cross, tex
 def test_two_objectives_of_one_name_are_refused(student, text_only, tmp_path):
     # their terms, heads and counts would be mixed up: half the loss, a head without any
     model = student()
-    twice = [Supervised(model.sizes, form=Classification(("no", "yes"))) for _ in range(2)]
+    twice = [
+        SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
+        for _ in range(2)
+    ]
     with pytest.raises(InputError, match=f"two objectives are called '{twice[0].name}'"):
         train(model, twice, text_only, TrainConfig(steps=1, batch=4, **CPU), tmp_path)
 
@@ -632,7 +661,7 @@ def test_an_uncounted_term_of_two_owners_is_refused(student, text_only, tmp_path
             return {"task": encoded.text.sum()}
 
     model = student()
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainConfig(steps=1, batch=4, **CPU)
     with pytest.raises(InputError, match="clash: another objective has a term 'task'"):
         train(model, [task, Clash(model.sizes)], text_only, config, tmp_path)
@@ -645,18 +674,21 @@ def test_amounts_that_cannot_be(name, value):
 
 
 def test_a_term_of_two_owners_is_refused(student, text_only, tmp_path):
-    class CountingStep(PlainStep):
+    class CountingStep(PlainTrainingStep):
         def count(self, batch):
             return {"task": len(batch)}
 
     model = student()
-    task = Supervised(model.sizes, form=Classification(("no", "yes")))
+    task = SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))
     config = TrainConfig(steps=1, batch=4, **CPU)
     with pytest.raises(InputError, match="count the term 'task'"):
-        train(model, [task], text_only, config, tmp_path, inner=CountingStep())
+        train(model, [task], text_only, config, tmp_path, training_step=CountingStep())
 
 
-@pytest.mark.parametrize("kind", [lambda sizes: MaskedLM(sizes, joint=True), Match, ClipTokens])
+@pytest.mark.parametrize(
+    "kind",
+    [lambda sizes: MaskedLM(sizes, joint=True), SameSentencePrediction, ClipTokenClassification],
+)
 def test_a_model_that_lacks_what_an_objective_needs(kind, cross, samples, tmp_path):
     objective = kind(cross.sizes)
     with pytest.raises(InputError, match=objective.name) as error:

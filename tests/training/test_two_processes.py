@@ -19,23 +19,23 @@ from transformers import CLIPImageProcessorPil
 from groundling.cli import main
 from groundling.core.batch import Example, collate
 from groundling.core.rng import generator
-from groundling.data.corpora import prepared
-from groundling.data.corpora.prepared import corpus_samples, write_shard
-from groundling.data.samples import TextInput, TextSamples
-from groundling.models.clip import ClipImage, FrozenClip, TwoTowers, clip_text
-from groundling.objectives.clip_tokens import ClipTokens
-from groundling.objectives.contrast import Contrast
-from groundling.objectives.distill import Distill
+from groundling.data.corpora import token_stores
+from groundling.data.corpora.token_stores import corpus_samples, write_shard
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.clip import ClipDualEncoder, ClipImageTower, FrozenClip, make_clip_text_tower
+from groundling.objectives.clip_contrastive import ClipContrastiveLoss
+from groundling.objectives.clip_tokens import ClipTokenClassification
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
-from groundling.settings.objectives import Targeted
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.settings.training import TrainConfig
-from groundling.teachers import dataset as cache
+from groundling.teachers import feature_cache as cache
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import FeatureCache, TeacherDataset, TeacherSet
+from groundling.teachers.feature_cache import FeatureCache, TeacherDataset, TeacherSet
 from groundling.teachers.text import ClipTextTeacher
 from groundling.training.batch_sampler import DataSource
-from groundling.training.held_out import HeldOut
+from groundling.training.held_out_loss import HeldOutLoss
 from groundling.training.loop import ModelWithObjectives, train
 
 STEPS = 4
@@ -50,12 +50,12 @@ def adapt(out: Path) -> None:
     torch.manual_seed(3)
     objectives = [
         MaskedLM(sizes, mask_id=4, joint=True),
-        Match(sizes),
-        ClipTokens(sizes),
-        Distill(sizes),
+        SameSentencePrediction(sizes),
+        ClipTokenClassification(sizes),
+        FeatureDistillation(sizes),
     ]
     pieces = toys.clip_words()
-    teacher = ClipTextTeacher(clip_text(toys.clip(pieces)), pieces, max_windows=1)
+    teacher = ClipTextTeacher(make_clip_text_tower(toys.clip(pieces)), pieces, max_windows=1)
     finish(
         quiet(model),
         objectives,
@@ -63,15 +63,15 @@ def adapt(out: Path) -> None:
         out,
     )
     held = [DataSource(TeacherDataset(toys.both_sides(19, max_windows=1), teacher, FeatureCache()))]
-    found = HeldOut("texts", held, model, objectives, (), CONFIG).measure()
+    found = HeldOutLoss("texts", held, model, objectives, (), CONFIG).measure()
     homes.put(out / f"held-{os.environ.get('RANK', '0')}.json", json.dumps(found))
 
 
 def contrast(out: Path) -> None:
     """CLIP, whose negatives come from the other process too."""
     pieces = toys.clip_words()
-    model = TwoTowers(toys.clip(pieces), pieces)
-    finish(quiet(model), [Contrast(model.sizes)], toys.Pictures(pieces), out)
+    model = ClipDualEncoder(toys.clip(pieces), pieces)
+    finish(quiet(model), [ClipContrastiveLoss(model.sizes)], toys.Pictures(pieces), out)
 
 
 def keep(out: Path) -> None:
@@ -81,19 +81,19 @@ def keep(out: Path) -> None:
     square = CLIPImageProcessorPil(
         size={"shortest_edge": 16}, crop_size={"height": 16, "width": 16}
     )
-    image = ClipImage(clip.vision_model, clip.visual_projection, square)
+    image = ClipImageTower(clip.vision_model, clip.visual_projection, square)
     photos = out.parent / f"photos-{os.environ.get('RANK', '0')}"
     for number in range(5):
         homes.picture(photos / f"{number}.png", (9 * number, 200, 30))
-    options = Targeted(teacher_images=str(photos))
-    teacher = ClipTeacher(FrozenClip(image, clip_text(clip), pieces), KEPT, options)
+    options = TargetedDistillationSettings(teacher_images=str(photos))
+    teacher = ClipTeacher(FrozenClip(image, make_clip_text_tower(clip), pieces), KEPT, options)
     texts = [
         Example(f"m{n}", text, images=(f"{n % 5}",)) for n, text in enumerate(toys.sentences()[:13])
     ]
     before = cache.SHARD
     cache.SHARD = 2
     samples, _ = TeacherSet([teacher], FeatureCache(out)).wrap(
-        TextSamples(texts, TextInput(toys.bert_words(), 40))
+        TextDataset(texts, TextRowEncoder(toys.bert_words(), 40))
     )
     cache.SHARD = before
     assert collate(samples.get(range(13), [generator(0)] * 13)).features.keys() == KEPT
@@ -105,7 +105,7 @@ def tokens(out: Path) -> None:
     torch.manual_seed(3)
     objectives = [MaskedLM(model.sizes, mask_id=4, joint=True)]
     accumulate = 2 // int(os.environ.get("WORLD_SIZE", "1"))
-    config = replace(CONFIG, batch_tokens=300, accumulate=accumulate)
+    config = replace(CONFIG, batch_tokens=300, gradient_accumulation_steps=accumulate)
     finish(model, objectives, toys.both_sides(32, max_windows=1), out, config)
 
 
@@ -136,12 +136,12 @@ def read(out: Path) -> None:
         homes.put(out / f"made-{rank}" / str(arguments[2]), "")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(prepared, "SMALLEST", 300)
-        patch.setattr(prepared, "write_shard", write)
+        patch.setattr(token_stores, "SMALLEST", 300)
+        patch.setattr(token_stores, "write_shard", write)
         text = homes.put(out / f"text-{rank}.txt", "\n".join(toys.sentences()[:60]))
-        inputs = TextInput(toys.bert_words(), 40)
+        inputs = TextRowEncoder(toys.bert_words(), 40)
         samples = corpus_samples([text], "lines", inputs, out / "texts")
-    rows = [sample.text.ids.tolist() for sample in samples.get(range(len(samples)))]
+    rows = [sample.text.input_ids.tolist() for sample in samples.get(range(len(samples)))]
     homes.put(out / f"rows-{rank}.json", json.dumps(rows))
 
 
@@ -245,7 +245,12 @@ def test_two_nodes_of_torchrun_train_as_one_process_does(tmp_path):
         for node in nodes:
             node.kill()
     assert [node.returncode for node in nodes] == [0, 0], said
-    assert main([*words, "--cpu", "--accumulate", "2", "--out", str(tmp_path / "one")]) == 0
+    assert (
+        main(
+            [*words, "--cpu", "--gradient-accumulation-steps", "2", "--out", str(tmp_path / "one")]
+        )
+        == 0
+    )
     two, one = (
         [json.loads(line) for line in (tmp_path / name / "log.jsonl").open()]
         for name in ("two", "one")

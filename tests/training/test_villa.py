@@ -20,38 +20,51 @@ from groundling.cli import main
 from groundling.core.batch import Batch, Example, Perturbation
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, RegionSelection
-from groundling.core.registry import instances
-from groundling.data.regions.samples import RegionSamples
-from groundling.data.samples import TextInput, TextSamples
+from groundling.core.registry import registered
+from groundling.data.regions.samples import RegionDataset
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.task_heads import HeadContext
-from groundling.models.text import TextEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.objectives.supervised import Supervised
-from groundling.settings.objectives import Adversarial
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.objectives import AdversarialSettings
 from groundling.settings.training import TrainConfig
 from groundling.tasks.splits import UnlabelledSamples
-from groundling.training.batch_sampler import BatchSampler, DataSource, SamplePlan
-from groundling.training.inner_steps import InnerPart, InnerStep, MicroStep, PlainStep
-from groundling.training.inner_steps.villa import Villa
+from groundling.training.batch_sampler import DataSource, FixedSizeBatchPlan, MicroBatchDataset
 from groundling.training.loop import ModelWithObjectives, train
+from groundling.training.training_steps import (
+    MicroBatchContext,
+    PlainTrainingStep,
+    TrainingStep,
+    TrainingStepSpec,
+)
+from groundling.training.training_steps.villa import VillaStep
 from groundling.vision_language.uniter import UniterChoiceHead, uniter
 from groundling.vision_language.visualbert import visualbert
 from groundling.vision_language.vlbert import vlbert
 
 ADAMW = TrainConfig(steps=3, batch=6, lr=1e-3, log_every=1, save_every=1, cpu=True)
 SGD = replace(
-    ADAMW, optimizer="sgd", momentum=0.0, lr=0.1, warmup=0.0, schedule="constant", clip=0.0
+    ADAMW,
+    optimizer="sgd",
+    momentum=0.0,
+    lr=0.1,
+    warmup_ratio=0.0,
+    schedule="constant",
+    max_grad_norm=0.0,
 )
 SGD = replace(SGD, weight_decay=0.0)
 JOINS = {"visualbert": visualbert, "vlbert": vlbert, "uniter": uniter}
 CHOICES = 3
 
 
-def villa(**options: Any) -> Villa:
-    return Villa(Adversarial(**{f"adversarial_{name}": value for name, value in options.items()}))
+def villa(**options: Any) -> VillaStep:
+    return VillaStep(
+        AdversarialSettings(**{f"adversarial_{name}": value for name, value in options.items()})
+    )
 
 
 def still(module: Any) -> Any:
@@ -62,7 +75,7 @@ def still(module: Any) -> Any:
     return module
 
 
-def choices(count: int = 24) -> RegionSamples:
+def choices(count: int = 24) -> RegionDataset:
     """Three choices each, with 2 to 7 regions."""
     made = toys.sentences()
     store = toys.Shelf({f"image{n}": toys.regions(n, 2 + n % 6) for n in range(count)})
@@ -76,35 +89,35 @@ def choices(count: int = 24) -> RegionSamples:
         )
         for n in range(count)
     ]
-    return RegionSamples(TextSamples(examples, TextInput(homes.words(), 60)), store)
+    return RegionDataset(TextDataset(examples, TextRowEncoder(homes.words(), 60)), store)
 
 
-def vcr() -> tuple[nn.Module, Supervised, Any]:
+def vcr() -> tuple[nn.Module, SupervisedObjective, Any]:
     """UNITER with its head for VCR: two logits for each choice."""
     words = homes.words()
     torch.manual_seed(9)
     model = uniter(toys.bert(len(words)), words, width=12)
     form = MultipleChoice(tuple(str(number) for number in range(CHOICES)))
-    head = UniterChoiceHead(HeadContext(model.sizes, UniterChoiceHead.trained_on(form)))
-    return model, Supervised(model.sizes, form=form, head=head), choices()
+    head = UniterChoiceHead(HeadContext(model.sizes, UniterChoiceHead.output_type_for(form)))
+    return model, SupervisedObjective(model.sizes, output_type=form, head=head), choices()
 
 
-def classes(name: str) -> tuple[nn.Module, Supervised, Any]:
+def classes(name: str) -> tuple[nn.Module, SupervisedObjective, Any]:
     """A model with a plain head of two classes: one of the joins, or a BERT of text alone."""
     words = homes.words()
     torch.manual_seed(9)
     bert = toys.bert(len(words))
     if name == "bert":
         model: Any = TextEncoder(bert, words)
-        data: Any = TextSamples(toys.examples(24), TextInput(words, 40))
+        data: Any = TextDataset(toys.examples(24), TextRowEncoder(words, 40))
     else:
         model = JOINS[name](bert, words, width=12)
         data = toys.seen(24)
     if name == "vlbert":  # its gains start at 0: nothing seen would come through
-        nn.init.normal_(model.join.norm_text.weight)
-        nn.init.normal_(model.join.norm_region.weight)
+        nn.init.normal_(model.embeddings.norm_text.weight)
+        nn.init.normal_(model.embeddings.norm_region.weight)
         data.seeing = replace(data.seeing, whole=True)
-    return model, Supervised(model.sizes, form=Classification(("no", "yes"))), data
+    return model, SupervisedObjective(model.sizes, output_type=Classification(("no", "yes"))), data
 
 
 def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tensor]:
@@ -112,12 +125,12 @@ def weights(model: nn.Module, objectives: Sequence[Objective]) -> dict[str, Tens
     return {name: value.detach().clone() for name, value in named}
 
 
-class WatchedSteps(InnerStep):
+class WatchedSteps(TrainingStep):
     """Another inner step, whose passes are looked at; after the `dies`-th backward pass the process is gone."""
 
-    compares = True
+    compares_logits = True
 
-    def __init__(self, inner: InnerStep, dies: int = 0) -> None:
+    def __init__(self, inner: TrainingStep, dies: int = 0) -> None:
         self.inner = inner
         self.left = dies
         self.changes: list[Perturbation | None] = []
@@ -127,7 +140,7 @@ class WatchedSteps(InnerStep):
     def count(self, batch: Batch) -> dict[str, int]:
         return self.inner.count(batch)
 
-    def __call__(self, micro: MicroStep) -> Any:
+    def __call__(self, micro: MicroBatchContext) -> Any:
         def forward(batch: Batch) -> Any:
             self.changes.append(batch.perturbation)
             outcome = micro.forward(batch)
@@ -150,11 +163,16 @@ class WatchedSteps(InnerStep):
 @pytest.mark.parametrize("modality", ["both", "text", "image", "alternate"])
 def test_without_step_and_divergence_it_is_the_ordinary_step(modality: str, tmp_path: Path) -> None:
     found = []
-    for inner in (PlainStep(), villa(modality=modality, size=0.0, kl=0.0)):
+    for inner in (PlainTrainingStep(), villa(modality=modality, size=0.0, kl=0.0)):
         model, task, data = vcr()
         still(model), still(task)
         train(
-            model, [task], data, replace(SGD, steps=1), tmp_path / type(inner).__name__, inner=inner
+            model,
+            [task],
+            data,
+            replace(SGD, steps=1),
+            tmp_path / type(inner).__name__,
+            training_step=inner,
         )
         found.append(weights(model, [task]))
     start = weights(*_listed(vcr()))
@@ -163,17 +181,19 @@ def test_without_step_and_divergence_it_is_the_ordinary_step(modality: str, tmp_
         torch.testing.assert_close(found[1][name], found[0][name], rtol=0, atol=1e-6)
 
 
-def _listed(made: tuple[nn.Module, Supervised, Any]) -> tuple[nn.Module, list[Supervised]]:
+def _listed(
+    made: tuple[nn.Module, SupervisedObjective, Any],
+) -> tuple[nn.Module, list[SupervisedObjective]]:
     return made[0], [made[1]]
 
 
 def test_without_a_divergence_adamw_ends_where_it_would(tmp_path: Path) -> None:
     found = []
-    for inner in (PlainStep(), villa(size=0.0, kl=0.0)):
+    for inner in (PlainTrainingStep(), villa(size=0.0, kl=0.0)):
         model, task, data = vcr()
         still(model), still(task)
         out = tmp_path / type(inner).__name__
-        train(model, [task], data, replace(ADAMW, lr=1e-4), out, inner=inner)
+        train(model, [task], data, replace(ADAMW, lr=1e-4), out, training_step=inner)
         found.append((weights(model, [task]), log_of(out)))
     for name, value in found[0][0].items():
         # A key's bias cannot change attention: its gradient is rounding noise, which Adam's division blows up.
@@ -194,9 +214,9 @@ class ByHand:
         self.passes, self.size, self.kl = passes, size, kl
         self.modality, self.norm, self.over = modality, norm, over
 
-    def step(self, model: Any, task: Supervised, batch: Batch) -> None:
-        rows, pieces = batch.text.ids.shape
-        text = torch.zeros(rows, pieces, model.sizes.word_table[1])
+    def step(self, model: Any, task: SupervisedObjective, batch: Batch) -> None:
+        rows, pieces = batch.text.input_ids.shape
+        text = torch.zeros(rows, pieces, model.sizes.input_embeddings[1])
         image = torch.zeros_like(batch.regions.features)
         clean = self.logits(model, task, batch, None, None)
         turns = {
@@ -215,7 +235,9 @@ class ByHand:
             if number + 1 < self.passes:
                 text, image = self.climbed(text), self.climbed(image)
 
-    def logits(self, model: Any, task: Supervised, batch: Batch, text: Any, image: Any) -> Tensor:
+    def logits(
+        self, model: Any, task: SupervisedObjective, batch: Batch, text: Any, image: Any
+    ) -> Tensor:
         """(rows, 2)."""
 
         def add(module: nn.Module, inputs: Any, output: Tensor) -> Tensor:
@@ -265,10 +287,12 @@ def test_it_is_what_a_plain_restatement_does(settings: dict[str, Any], tmp_path:
     still(model), still(task)
     options = {**settings, "kl_over": settings["over"]}
     options.pop("over")
-    train(model, [task], data, replace(SGD, steps=steps), tmp_path, inner=villa(**options))
+    train(model, [task], data, replace(SGD, steps=steps), tmp_path, training_step=villa(**options))
     plain, head, _ = vcr()
     still(plain).train(), still(head).train()
-    feed = BatchSampler(SamplePlan([DataSource(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1)
+    feed = MicroBatchDataset(
+        FixedSizeBatchPlan([DataSource(data)], SGD.batch, steps, SGD.seed), [head], 1, 0, 1
+    )
     parameters = list(ModelWithObjectives(plain, [head]).parameters())
     optimizer = torch.optim.SGD(parameters, SGD.lr)
     for number in range(steps):
@@ -287,7 +311,7 @@ def test_settings_change_what_is_learnt(tmp_path: Path) -> None:
         model, task, data = vcr()
         still(model), still(task)
         inner = villa(size=settings["size"], modality=settings["modality"])
-        train(model, [task], data, SGD, tmp_path / str(number), inner=inner)
+        train(model, [task], data, SGD, tmp_path / str(number), training_step=inner)
         ends.append(model.word_embeddings().weight.detach().clone())
     for number, end in enumerate(ends):
         assert all((end - other).abs().max() > 1e-5 for other in ends[:number])
@@ -298,7 +322,9 @@ def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> Non
     """The choices of a question are rows, and the words and the regions of a row have a step each."""
     watching = WatchedSteps(villa(size=0.25, norm=norm))
     model, task, data = vcr()
-    train(still(model), [still(task)], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    train(
+        still(model), [still(task)], data, replace(SGD, steps=1), tmp_path, training_step=watching
+    )
     clean, zero, once, twice = watching.changes
     assert clean is None and len(watching.losses) == 4 and watching.backwards == 3
     order = 2.0 if norm == "l2" else float("inf")
@@ -318,7 +344,7 @@ def test_every_row_climbs_by_a_step_of_its_own(norm: str, tmp_path: Path) -> Non
 def test_one_modality_after_the_other(tmp_path: Path) -> None:
     watching = WatchedSteps(villa(modality="alternate", passes=2))
     model, task, data = vcr()
-    train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     seen = [
         (change.text is not None, change.regions is not None) for change in watching.changes[1:]
     ]
@@ -331,13 +357,18 @@ def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
     """With nothing added the passes differ by dropout alone, and so do their answers."""
     watching = WatchedSteps(villa(size=0.0))
     model, task, data = vcr()
-    train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     assert len({round(loss, 5) for loss in watching.losses}) == 4
     assert log_of(tmp_path)[0]["divergence"] > 0
     watching = WatchedSteps(villa(size=0.0))
     model, task, data = vcr()
     train(
-        still(model), [still(task)], data, replace(SGD, steps=1), tmp_path / "still", inner=watching
+        still(model),
+        [still(task)],
+        data,
+        replace(SGD, steps=1),
+        tmp_path / "still",
+        training_step=watching,
     )
     assert max(watching.losses) - min(watching.losses) < 1e-5
     assert log_of(tmp_path / "still")[0]["divergence"] == pytest.approx(0, abs=1e-6)
@@ -345,7 +376,7 @@ def test_no_two_passes_share_a_dropout_mask(tmp_path: Path) -> None:
 
 # -- every inner step, on every model ----------------------------------------------------------------------------------
 
-EVERY = sorted(instances("training.inner_steps", InnerPart))
+EVERY = sorted(registered("training.training_steps", TrainingStepSpec))
 
 
 def test_inner_steps_are_found() -> None:
@@ -356,14 +387,21 @@ def test_inner_steps_are_found() -> None:
 @pytest.mark.parametrize("inner", EVERY)
 def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> None:
     """Each row has a perturbation of its own, and each sum is divided by the whole step's count."""
-    part = instances("training.inner_steps", InnerPart)[inner]
+    part = registered("training.training_steps", TrainingStepSpec)[inner]
     found = []
     for accumulate in (1, 3):
         model, task, data = classes(name)
         still(model), still(task)
         out = tmp_path / str(accumulate)
-        config = replace(SGD, accumulate=accumulate)
-        train(model, [task], data, config, out, inner=part.make(Adversarial(adversarial_size=0.1)))
+        config = replace(SGD, gradient_accumulation_steps=accumulate)
+        train(
+            model,
+            [task],
+            data,
+            config,
+            out,
+            training_step=part.make(AdversarialSettings(adversarial_lr=0.1)),
+        )
         found.append((log_of(out), weights(model, [task])))
     for one, other in zip(found[0][0], found[1][0], strict=True):
         assert one == pytest.approx(other, rel=1e-4, abs=1e-5)
@@ -377,13 +415,13 @@ def test_accumulation_changes_nothing(inner: str, name: str, tmp_path: Path) -> 
 @pytest.mark.parametrize("name", ["uniter", "bert"])
 @pytest.mark.parametrize("inner", EVERY)
 def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -> None:
-    part = instances("training.inner_steps", InnerPart)[inner]
-    config = replace(ADAMW, steps=4, accumulate=2)
+    part = registered("training.training_steps", TrainingStepSpec)[inner]
+    config = replace(ADAMW, steps=4, gradient_accumulation_steps=2)
 
     def resume(out: Path, dies: int) -> dict[str, Tensor]:
         model, task, data = classes(name)  # with dropout, whose masks must come back too
-        made = WatchedSteps(part.make(Adversarial(adversarial_passes=2)), dies)
-        train(model, [task], data, config, out, inner=made)
+        made = WatchedSteps(part.make(AdversarialSettings(adversarial_steps=2)), dies)
+        train(model, [task], data, config, out, training_step=made)
         return weights(model, [task])
 
     whole = resume(tmp_path / "whole", 0)
@@ -401,7 +439,7 @@ def test_a_killed_run_resumes_bit_equal(inner: str, name: str, tmp_path: Path) -
 def test_a_model_of_text_alone_has_its_words_perturbed(modality: str, tmp_path: Path) -> None:
     watching = WatchedSteps(villa(modality=modality, passes=2))
     model, task, data = classes("bert")
-    train(model, [task], data, replace(SGD, steps=1), tmp_path, inner=watching)
+    train(model, [task], data, replace(SGD, steps=1), tmp_path, training_step=watching)
     assert len(watching.changes) == 3
     assert all(one.text is not None and one.regions is None for one in watching.changes[1:])
 
@@ -409,7 +447,7 @@ def test_a_model_of_text_alone_has_its_words_perturbed(modality: str, tmp_path: 
 def test_images_of_a_model_of_text_alone_are_refused(tmp_path: Path) -> None:
     model, task, data = classes("bert")
     with pytest.raises(InputError) as error:
-        train(model, [task], data, SGD, tmp_path, inner=villa(modality="image"))
+        train(model, [task], data, SGD, tmp_path, training_step=villa(modality="image"))
     message = (
         "--adversarial-modality image: this data or model has no regions to perturb, only text"
     )
@@ -423,9 +461,9 @@ def pretraining() -> tuple[Any, dict[str, Objective], Any]:
     sizes = model.sizes._replace(classes=5)
     every = [
         MaskedLM(sizes, mask_id=4, rate=0.3),
-        SentenceImage(sizes),
-        MaskedRegions(sizes, kind="regress", least=1, tied=True),
-        MaskedRegions(sizes, least=1),
+        ImageTextMatching(sizes),
+        MaskedRegionModeling(sizes, kind="regress", min_masked=1, tied=True),
+        MaskedRegionModeling(sizes, min_masked=1),
     ]
     return model, {one.name: still(one) for one in every}, toys.seen(24)
 
@@ -435,14 +473,16 @@ def test_pretraining_compares_every_heads_answers(tmp_path: Path, capsys: Any) -
     model, objectives, data = pretraining()
     for name in ("masked_lm", "sentence_image", "masked_regions"):
         source = DataSource(data, objectives=(name,))
-        train(model, [objectives[name]], [source], SGD, tmp_path / name, inner=villa(size=0.5))
+        train(
+            model, [objectives[name]], [source], SGD, tmp_path / name, training_step=villa(size=0.5)
+        )
         assert all(line["divergence"] > 0 for line in log_of(tmp_path / name))
     assert "note" not in capsys.readouterr().err
 
 
 def test_a_step_without_logits_has_no_divergence_and_says_so(tmp_path: Path, capsys: Any) -> None:
     model, objectives, data = pretraining()
-    train(model, [objectives["regress_regions"]], data, SGD, tmp_path, inner=villa())
+    train(model, [objectives["regress_regions"]], data, SGD, tmp_path, training_step=villa())
     assert all("divergence" not in line for line in log_of(tmp_path))
     notes = [line for line in capsys.readouterr().err.splitlines() if "note:" in line]
     assert len(notes) == 1 and "leaves its divergence out" in notes[0]
@@ -454,10 +494,10 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
     for accumulate in (1, 3):
         model, task, data = classes("uniter")
         others = UnlabelledSamples(data, np.array(0))
-        source = DataSource(data, beside=others, each=2)
+        source = DataSource(data, extra_samples=others, extra_per_sample=2)
         out = tmp_path / str(accumulate)
-        config = replace(SGD, accumulate=accumulate)
-        train(still(model), [still(task)], [source], config, out, inner=villa(size=0.5))
+        config = replace(SGD, gradient_accumulation_steps=accumulate)
+        train(still(model), [still(task)], [source], config, out, training_step=villa(size=0.5))
         found.append(log_of(out))
     for one, other in zip(*found, strict=True):
         assert one["divergence"] > 0
@@ -467,11 +507,11 @@ def test_samples_without_labels_are_kept_close_too(tmp_path: Path) -> None:
 def test_regions_that_are_not_there_do_not_diverge(tmp_path: Path) -> None:
     """Heads over regions say -inf where a row has fewer of them."""
     model, _, data = classes("uniter")
-    task = Supervised(model.sizes, form=RegionSelection(kind="ce"))
+    task = SupervisedObjective(model.sizes, output_type=RegionSelection(kind="ce"))
     data.seeing = replace(
         data.seeing, mark=lambda example, row: (row.boxes[:, 0] > 0.25).astype(int)
     )
-    train(still(model), [still(task)], data, SGD, tmp_path, inner=villa(size=0.5))
+    train(still(model), [still(task)], data, SGD, tmp_path, training_step=villa(size=0.5))
     divergences = [line["divergence"] for line in log_of(tmp_path)]
     assert all(0 < value < 10 for value in divergences)
 
@@ -489,26 +529,29 @@ def rte(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
 
 
 def test_villa_by_flag(rte: list[str], tmp_path: Path) -> None:
-    words = [*rte, "--inner", "villa", "--adversarial-modality", "text"]
-    words += ["--adversarial-size", "1e-3", "--adversarial-kl", "1.0"]
+    words = [*rte, "--training-step", "villa", "--adversarial-modality", "text"]
+    words += ["--adversarial-lr", "1e-3", "--adversarial-kl-weight", "1.0"]
     assert main([*words, "--out", str(tmp_path)]) == 0
     assert all(line["divergence"] > 0 for line in log_of(tmp_path / "seed-0"))
 
 
 REFUSED = {
-    "an unknown name": (["--inner", "vila"], "no inner step is called 'vila'; there are: villa"),
-    "settings without it": (["--adversarial-passes", "2"], "settings of --inner villa"),
+    "an unknown name": (
+        ["--training-step", "vila"],
+        "no inner step is called 'vila'; there are: villa",
+    ),
+    "settings without it": (["--adversarial-steps", "2"], "settings of --training-step villa"),
     "no pass": (
-        ["--inner", "villa", "--adversarial-passes", "0"],
-        "--adversarial-passes = 0, expected at least 1",
+        ["--training-step", "villa", "--adversarial-steps", "0"],
+        "--adversarial-steps = 0, expected at least 1",
     ),
     "a step backwards": (
-        ["--inner", "villa", "--adversarial-size", "-1"],
-        "--adversarial-size = -1.0, expected at least 0",
+        ["--training-step", "villa", "--adversarial-lr", "-1"],
+        "--adversarial-lr = -1.0, expected at least 0",
     ),
     "no number": (
-        ["--inner", "villa", "--adversarial-kl", "nan"],
-        "--adversarial-kl = nan, expected at least 0",
+        ["--training-step", "villa", "--adversarial-kl-weight", "nan"],
+        "--adversarial-kl-weight = nan, expected at least 0",
     ),
 }
 

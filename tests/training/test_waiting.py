@@ -19,27 +19,27 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel, ViltImageProcessorPil
 
 import groundling.training.loop
-from groundling.core.batch import Batch, EncoderOutput, Sample, needed
+from groundling.core.batch import Batch, EncoderOutput, Sample, require
 from groundling.core.output_types import Classification
-from groundling.data.regions.samples import with_whole_image
-from groundling.data.samples import MappedSamples, TextInput, TextSamples
-from groundling.models.clip import clip_text
-from groundling.models.text import TextEncoder
+from groundling.data.regions.samples import add_whole_image
+from groundling.data.samples import MappedDataset, TextDataset, TextRowEncoder
+from groundling.models.clip import make_clip_text_tower
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokens
-from groundling.objectives.distill import Distill
+from groundling.objectives.clip_tokens import ClipTokenClassification
+from groundling.objectives.feature_distillation import FeatureDistillation
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.match import Match
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.objectives.supervised import Supervised
-from groundling.settings.objectives import Adversarial
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.objectives.same_sentence import SameSentencePrediction
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.objectives import AdversarialSettings
 from groundling.settings.training import TrainConfig
 from groundling.studies.attention.models.vilt import Vilt
-from groundling.teachers.dataset import TeacherDataset
+from groundling.teachers.feature_cache import TeacherDataset
 from groundling.teachers.text import ClipTextTeacher
-from groundling.training.inner_steps.villa import Villa
-from groundling.vision_language.end_to_end import EndToEnd
+from groundling.training.training_steps.villa import VillaStep
+from groundling.vision_language.end_to_end import EndToEndModel
 from groundling.vision_language.vlbert import vlbert
 
 PACKAGE = Path(groundling.training.loop.__file__).parent
@@ -131,7 +131,7 @@ def waits(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., list
 
     monkeypatch.setattr(groundling.training.loop, "_accelerator", on_meta)
     # What is saved is read, of course.
-    monkeypatch.setattr(groundling.training.loop._Training, "_check_weights", lambda _: None)
+    monkeypatch.setattr(groundling.training.loop._TrainingLoop, "_check_weights", lambda _: None)
     monkeypatch.setattr(groundling.training.loop.Checkpoints, "save", lambda *_: None)
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: nullcontext())  # knows no such device
 
@@ -153,32 +153,32 @@ def student() -> TextEncoder:
 def xdbert() -> dict[str, Any]:
     model = toys.cross_modal()
     sizes = model.sizes
-    parts = [MaskedLM(sizes, mask_id=4, joint=True), Match(sizes)]
-    parts.append(ClipTokens(sizes, targets="released"))
+    parts = [MaskedLM(sizes, mask_id=4, joint=True), SameSentencePrediction(sizes)]
+    parts.append(ClipTokenClassification(sizes, targets="released"))
     return {"model": model, "objectives": parts, "data": toys.both_sides()}
 
 
 def contrastive() -> dict[str, Any]:
     model = student()
     words = toys.clip_words()
-    teacher = ClipTextTeacher(clip_text(toys.clip(words)), words)
-    texts = TextSamples(toys.examples(64), TextInput(toys.bert_words(), 40))
+    teacher = ClipTextTeacher(make_clip_text_tower(toys.clip(words)), words)
+    texts = TextDataset(toys.examples(64), TextRowEncoder(toys.bert_words(), 40))
     data = TeacherDataset(texts, teacher)
     sizes = model.sizes._replace(teacher=teacher.width)
-    parts = [Distill(sizes), MaskedLM(sizes, mask_id=4)]
+    parts = [FeatureDistillation(sizes), MaskedLM(sizes, mask_id=4)]
     return {"model": model, "objectives": parts, "data": data, "teachers": [teacher]}
 
 
 def pretraining() -> dict[str, Any]:
     model = toys.seer()
     sizes = model.sizes._replace(classes=5)
-    parts = [MaskedLM(sizes, mask_id=4), MaskedRegions(sizes, kind="soft")]
-    parts.append(SentenceImage(sizes))
+    parts = [MaskedLM(sizes, mask_id=4), MaskedRegionModeling(sizes, kind="soft")]
+    parts.append(ImageTextMatching(sizes))
     return {"model": model, "objectives": parts, "data": toys.seen()}
 
 
 def adversarial() -> dict[str, Any]:
-    return {**pretraining(), "inner": Villa(Adversarial(adversarial_passes=2))}
+    return {**pretraining(), "inner": VillaStep(AdversarialSettings(adversarial_steps=2))}
 
 
 def looking() -> dict[str, Any]:
@@ -187,15 +187,15 @@ def looking() -> dict[str, Any]:
     sizes = {"embedding_size": 4, "hidden_sizes": [4, 8, 8, 12], "depths": [1, 1, 1, 1]}
     cnn = ResNetModel(ResNetConfig(layer_type="basic", **sizes))
     stream = vlbert(toys.bert(len(words)), words, 12, pixels=True)
-    model = EndToEnd(stream, cnn, ConvNextImageProcessorPil(size={"shortest_edge": 32}))
+    model = EndToEndModel(stream, cnn, ConvNextImageProcessorPil(size={"shortest_edge": 32}))
 
     def seen(sample: Sample) -> Sample:
-        row = with_whole_image(needed(sample.regions, "regions", "a test"))
+        row = add_whole_image(require(sample.regions, "regions", "a test"))
         high = 32 + 8 * (len(row.boxes) % 2)
         return replace(sample, regions=row, pixels=np.zeros((3, high, 40), np.uint8))
 
     parts = [MaskedLM(model.sizes, mask_id=4)]
-    return {"model": model, "objectives": parts, "data": MappedSamples(toys.seen(), seen)}
+    return {"model": model, "objectives": parts, "data": MappedDataset(toys.seen(), seen)}
 
 
 def patches() -> dict[str, Any]:
@@ -210,16 +210,16 @@ def patches() -> dict[str, Any]:
     def seen(sample: Sample) -> Sample:
         return replace(sample, regions=rows[len(sample.id) % 2])
 
-    texts = TextSamples(toys.examples(64), TextInput(words, 40))
+    texts = TextDataset(toys.examples(64), TextRowEncoder(words, 40))
     parts = [MaskedLM(model.sizes, mask_id=4)]
-    return {"model": model, "objectives": parts, "data": MappedSamples(texts, seen)}
+    return {"model": model, "objectives": parts, "data": MappedDataset(texts, seen)}
 
 
 def finetuning() -> dict[str, Any]:
     model = student()
     examples = [replace(one, label=n % 2) for n, one in enumerate(toys.examples(64))]
-    data = TextSamples(examples, TextInput(toys.bert_words(), 40))
-    parts = [Supervised(model.sizes, form=Classification(("no", "yes")))]
+    data = TextDataset(examples, TextRowEncoder(toys.bert_words(), 40))
+    parts = [SupervisedObjective(model.sizes, output_type=Classification(("no", "yes")))]
     return {"model": model, "objectives": parts, "data": data}
 
 
@@ -235,7 +235,7 @@ class Curious(Objective):
     """Reads a number in every step."""
 
     name = "curious"
-    needs = ("text",)
+    required_fields = ("text",)
 
     def __init__(self, sizes: Any, looks: Sequence[Callable[[Tensor], object]]) -> None:
         super().__init__(sizes)
@@ -280,7 +280,7 @@ def test_a_mask_that_picks_rows_is_found(waits):
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("make", [xdbert, contrastive, adversarial, looking, patches, finetuning])
 def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
-    learn = groundling.training.loop._Training._learn
+    learn = groundling.training.loop._TrainingLoop._optimizer_step
 
     def guarded(training: Any, step: int, batches: Any) -> Tensor:
         # The first step of a kind loads kernels, and the first backward pass makes its streams.
@@ -290,6 +290,6 @@ def test_a_step_waits_for_no_gpu(make, tmp_path, monkeypatch):
         finally:
             torch.cuda.set_sync_debug_mode("default")
 
-    monkeypatch.setattr(groundling.training.loop._Training, "_learn", guarded)
+    monkeypatch.setattr(groundling.training.loop._TrainingLoop, "_optimizer_step", guarded)
     config = TrainConfig(steps=3, batch=8, log_every=100, save_every=100)
     groundling.training.loop.train(config=config, out=tmp_path, **make())

@@ -24,21 +24,21 @@ from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
-from groundling.core.batch import Example, Sample, Sizes, collate
+from groundling.core.batch import Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.image_samples import PictureSamples
-from groundling.data.images import read_picture
-from groundling.data.regions.samples import RegionOptions, RegionSamples, with_whole_image
+from groundling.data.image_samples import ImageDataset
+from groundling.data.images import read_image
+from groundling.data.regions.samples import RegionDataset, RegionOptions, add_whole_image
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.models.attention import AttentionMap
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.settings.fields import changed, configured
-from groundling.settings.inputs import Pixels
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.input_settings import PixelSettings
 from groundling.tasks.vqa import VQA
-from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes
+from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.vlbert import VLBertEmbeddings
 
 BOXES = np.array([[0, 0, 0.5, 0.5], [0.5, 0.25, 1, 1], [0.1, 0.6, 0.4, 0.9]], np.float32)
@@ -46,30 +46,30 @@ KINDS = ("basic", "bottleneck")
 
 
 @pytest.fixture(scope="module")
-def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EndToEnd]:
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, EndToEndModel]:
     words, out = toys.bert_words(), {}
     for kind in KINDS:
         folder = resnet(tmp_path_factory.mktemp("cnn"), kind)
         torch.manual_seed(5)
-        out[kind] = end_to_end(toys.bert(len(words)), words, folder, 64).eval()
+        out[kind] = make_end_to_end_model(toys.bert(len(words)), words, folder, 64).eval()
         for norm in (out[kind].join.norm_text, out[kind].join.norm_region):
             nn.init.normal_(norm.weight)  # 0 at the start: nothing seen would come through
     return out
 
 
 @pytest.fixture(params=KINDS)
-def model(request: pytest.FixtureRequest, models: dict[str, EndToEnd]) -> EndToEnd:
+def model(request: pytest.FixtureRequest, models: dict[str, EndToEndModel]) -> EndToEndModel:
     return models[request.param]
 
 
 def sample(
     number: int, wide: int, high: int, masked: tuple[int, ...] = (), choices: int = 0
 ) -> Sample:
-    rng, words = np.random.default_rng(number), TextInput(toys.bert_words(), 40)
+    rng, words = np.random.default_rng(number), TextRowEncoder(toys.bert_words(), 40)
     example = Example("a", toys.sentences()[number], choices=tuple(toys.sentences()[:choices]))
-    (made,) = TextSamples([example], words).get([0])
+    (made,) = TextDataset([example], words).get([0])
     count = 2 + number % 2
-    row = with_whole_image(
+    row = add_whole_image(
         replace(
             toys.regions(number, count, width=0), boxes=BOXES[:count]
         )  # features are made by the model
@@ -86,7 +86,7 @@ close = torch.testing.assert_close
 def test_collate_pads_pictures() -> None:
     batch = collate([sample(0, 48, 40), sample(1, 32, 64)])
     assert batch.pixels is not None and batch.pixels.shape == (2, 3, 64, 48)
-    assert batch.extent is not None and batch.extent.tolist() == [[48, 40], [32, 64]]
+    assert batch.image_sizes is not None and batch.image_sizes.tolist() == [[48, 40], [32, 64]]
     assert (
         batch.pixels[0, :, :40].any()
         and not batch.pixels[0, :, 40:].any()
@@ -96,7 +96,7 @@ def test_collate_pads_pictures() -> None:
 
 
 @torch.no_grad()
-def test_padding_does_not_matter(model: EndToEnd) -> None:
+def test_padding_does_not_matter(model: EndToEndModel) -> None:
     samples = [sample(0, 48, 40, (1,)), sample(1, 112, 65, (2, 3)), sample(2, 33, 80)]
     together = model(collate(samples))
     for b, one in enumerate(samples):
@@ -108,7 +108,7 @@ def test_padding_does_not_matter(model: EndToEnd) -> None:
 
 
 @torch.no_grad()
-def test_masked_boxes_are_zero_in_the_pixels(model: EndToEnd) -> None:
+def test_masked_boxes_are_zero_in_the_pixels(model: EndToEndModel) -> None:
     batch = collate([sample(0, 80, 64, (2,))])
     assert batch.pixels is not None
     expected = model(batch)
@@ -126,14 +126,14 @@ def test_masked_boxes_are_zero_in_the_pixels(model: EndToEnd) -> None:
 
 def test_both_ends_of_a_box_are_inside() -> None:
     boxes = torch.tensor([[[1.0, 2.0, 3.0, 2.5], [0.0, 0.0, 9.0, 9.0], [5.7, 0.2, 6.1, 0.9]]])
-    found = under(boxes, torch.tensor([[True, False, True]]), 8, 4)
+    found = mask_boxes(boxes, torch.tensor([[True, False, True]]), 8, 4)
     expected = torch.zeros(1, 4, 8, dtype=torch.bool)
     expected[0, 2, 1:4] = expected[0, 0, 5:7] = True
     assert torch.equal(found, expected)
 
 
 @torch.no_grad()
-def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEnd) -> None:
+def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEndModel) -> None:
     """Against the steps in plain words; the stock ResNet's own first three stages, one region after the other."""
     batch = collate([sample(1, 96, 64)])
     assert batch.pixels is not None and batch.regions is not None
@@ -141,7 +141,7 @@ def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEnd) 
     hook = model.cnn.encoder.stages[-1].register_forward_hook(
         lambda stage, into, out: shapes.append(out.shape)
     )
-    found = model.look(batch).regions.features  # type: ignore[union-attr]
+    found = model.add_region_features(batch).regions.features  # type: ignore[union-attr]
     hook.remove()
     assert shapes == [(4, 32, 14, 14)] and found.shape == (1, 4, 32)
     mean, std = torch.tensor([0.4, 0.5, 0.6]), torch.tensor([0.2, 0.3, 0.2])
@@ -170,29 +170,32 @@ def test_regions_are_seen_at_stride_16_by_a_dilated_last_stage(model: EndToEnd) 
 
 
 @torch.no_grad()
-def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEnd]) -> None:
+def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEndModel]) -> None:
     model, plain = models["basic"], sample(0, 64, 48)
     half = np.ones((3, 14, 14), bool)
     half[1, :, 7:] = False
-    covered = replace(plain, regions=replace(plain.regions, cover=half))  # type: ignore[type-var]
+    covered = replace(plain, regions=replace(plain.regions, segmentation=half))  # type: ignore[type-var]
     batch = collate(
         [
             covered,
             replace(
                 sample(1, 64, 48),
                 regions=replace(  # type: ignore[type-var]
-                    sample(1, 64, 48).regions, cover=np.ones((4, 14, 14), bool)
+                    sample(1, 64, 48).regions, segmentation=np.ones((4, 14, 14), bool)
                 ),
             ),
         ]
     )
-    assert batch.regions is not None and batch.regions.cover is not None
-    assert batch.regions.cover.shape == (2, 4, 14, 14) and not batch.regions.cover[0, 3].any()
+    assert batch.regions is not None and batch.regions.segmentation is not None
+    assert (
+        batch.regions.segmentation.shape == (2, 4, 14, 14)
+        and not batch.regions.segmentation[0, 3].any()
+    )
     maps = []
     hook = model.cnn.encoder.stages[-1].register_forward_hook(
         lambda stage, into, out: maps.append(out)
     )
-    found = model.look(batch).regions.features  # type: ignore[union-attr]
+    found = model.add_region_features(batch).regions.features  # type: ignore[union-attr]
     hook.remove()
     close(found[0, 1], maps[0][1, :, :, :7].sum((1, 2)) / 196)
     close(found[0, 2], maps[0][2].mean((1, 2)))
@@ -200,7 +203,7 @@ def test_cover_leaves_out_what_is_no_part_of_an_object(models: dict[str, EndToEn
 
 
 @torch.no_grad()
-def test_choices_share_one_look(models: dict[str, EndToEnd]) -> None:
+def test_choices_share_one_look(models: dict[str, EndToEndModel]) -> None:
     model = models["basic"]
     several, calls = [sample(0, 48, 40, choices=3), sample(1, 64, 32, choices=3)], []
     batch = collate(several)
@@ -217,7 +220,7 @@ def test_choices_share_one_look(models: dict[str, EndToEnd]) -> None:
             )
 
 
-def test_what_learns(model: EndToEnd) -> None:
+def test_what_learns(model: EndToEndModel) -> None:
     before = {k: v.clone() for k, v in model.cnn.state_dict().items()}
     model.train()
     assert not any(part.training for part in model.cnn.modules()) and model.text.training
@@ -236,17 +239,17 @@ def test_what_learns(model: EndToEnd) -> None:
 
 
 @torch.no_grad()
-def test_export_and_texts_alone(model: EndToEnd, tmp_path: Path) -> None:
+def test_export_and_texts_alone(model: EndToEndModel, tmp_path: Path) -> None:
     batch = collate([sample(0, 64, 48, (1,)), sample(1, 48, 64)])
     model.export(tmp_path)
-    again = load_student(tmp_path).eval()
+    again = load_encoder(tmp_path).eval()
     assert (
-        isinstance(again, EndToEnd)
+        isinstance(again, EndToEndModel)
         and again.side == 64
-        and again.whole
+        and again.reads_whole_image
         and again.sizes == model.sizes
     )
-    for one in (batch, replace(batch, regions=None, pixels=None, extent=None)):
+    for one in (batch, replace(batch, regions=None, pixels=None, image_sizes=None)):
         found, expected = again(one), model(one)
         assert torch.equal(found.text, expected.text)
         assert found.visual is expected.visual is None or torch.equal(found.visual, expected.visual)
@@ -265,15 +268,15 @@ def test_export_and_texts_alone(model: EndToEnd, tmp_path: Path) -> None:
         model(replace(batch, pixels=None))
     (tmp_path / "cnn" / "config.json").unlink()
     with pytest.raises(InputError, match=r"cnn: not a model folder, config\.json is missing"):
-        load_student(tmp_path)
+        load_encoder(tmp_path)
 
 
 @torch.no_grad()
-def test_half_precision_keeps_the_boxes(models: dict[str, EndToEnd]) -> None:
+def test_half_precision_keeps_the_boxes(models: dict[str, EndToEndModel]) -> None:
     batch = collate([sample(1, 320, 240, (1,))])
-    expected = models["basic"].look(batch).regions
+    expected = models["basic"].add_region_features(batch).regions
     with torch.autocast("cpu", torch.bfloat16):
-        found = models["basic"].look(batch).regions
+        found = models["basic"].add_region_features(batch).regions
     assert found is not None and expected is not None and found.features.dtype == torch.float32
     close(found.features, expected.features, rtol=0.05, atol=0.05)
 
@@ -282,8 +285,11 @@ def test_published_sizes() -> None:
     """The table's 114,489,467 (base, without the CNN) and 42,500,160 (ResNet-101)."""
     with torch.device("meta"):
         bert = BertModel(BertConfig(type_vocab_size=3), add_pooling_layer=False)
-        sizes = Sizes(text=768, visual=768, word_table=(30522, 768), classes=1601)
-        heads = [MaskedLM(sizes, mask_id=103, replacements=np.arange(5)), MaskedRegions(sizes)]
+        sizes = OutputSizes(text=768, visual=768, input_embeddings=(30522, 768), classes=1601)
+        heads = [
+            MaskedLM(sizes, mask_id=103, replacements=np.arange(5)),
+            MaskedRegionModeling(sizes),
+        ]
         parts = nn.ModuleList([bert, VLBertEmbeddings(bert, pixels=True), *heads])
         cnn = ResNetModel(ResNetConfig(depths=[3, 4, 23, 3]))
     assert sum(p.numel() for p in parts.parameters()) == 114489467
@@ -300,10 +306,12 @@ def test_pictures_are_scaled_whole(tmp_path: Path) -> None:
     put = RegionStore(tmp_path / "store", features=False)
     assert put.width == 0 and put["wide"].features.shape == (len(put["wide"].boxes), 0)
 
-    def samples(*images: str) -> PictureSamples:
-        texts = TextSamples([Example("t", "a dog", images=images)], TextInput(toys.bert_words(), 8))
-        seen = RegionSamples(texts, put, RegionOptions(whole=True))
-        return PictureSamples(seen, tmp_path / "images", 60)
+    def samples(*images: str) -> ImageDataset:
+        texts = TextDataset(
+            [Example("t", "a dog", images=images)], TextRowEncoder(toys.bert_words(), 8)
+        )
+        seen = RegionDataset(texts, put, RegionOptions(whole_image=True))
+        return ImageDataset(seen, tmp_path / "images", 60)
 
     found = {image: samples(image).get([0], ())[0] for image in ("wide", "deep/high")}
     assert {image: s.pixels.shape for image, s in found.items()} == {  # type: ignore[union-attr]
@@ -340,7 +348,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def settings(place: Path) -> PretrainConfig:
-    return configured(
+    return make_settings(
         PretrainConfig,
         model="vlbert",
         student=str(place / "bert"),
@@ -361,7 +369,7 @@ def trained(settings: PretrainConfig, tmp_path_factory: pytest.TempPathFactory) 
     out = tmp_path_factory.mktemp("runs") / "pretrained"
     result = pretrain(settings, TWO, out)
     assert (result["model"], result["objectives"]) == ("vlbert", ["masked_lm", "masked_regions"])
-    model = load_student(out / "model")
+    model = load_encoder(out / "model")
     assert result["parameters"] == sum(p.numel() for p in model.parameters())
     assert (model.side, model.join.mask_visual) == (40, None)
     return out / "model"
@@ -376,15 +384,17 @@ def test_pretraining_goes_on_from_an_end_to_end_model(
         *(cnn["encoder.stages.3.layers.0.layer.1.convolution.weight"] for cnn in (first, second))
     )
     assert torch.equal(*(cnn["embedder.embedder.convolution.weight"] for cnn in (first, second)))
-    config = replace(settings, student=str(trained), text=(str(place / "text.txt"),))
+    config = replace(settings, model=str(trained), text=(str(place / "text.txt"),))
     result = pretrain(config, TWO, tmp_path / "again")
     assert result["left_out"] == 0 and len(log_of(tmp_path / "again")) == 2
 
 
 def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     folder = vqa(tmp_path / "vqa")
-    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
-    config = configured(
+    names = images_of(
+        *(VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val"))
+    )
+    config = make_settings(
         FinetuneConfig,
         model=str(trained),
         task="vqa",
@@ -396,7 +406,7 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
     )
     result = finetune(config, TWO, tmp_path / "seen")
     assert result["scores"]["val"]
-    assert isinstance(load_student(tmp_path / "seen" / "seed-0" / "model"), EndToEnd)
+    assert isinstance(load_encoder(tmp_path / "seen" / "seed-0" / "model"), EndToEndModel)
     homes.student(tmp_path / "bert")
     for change, message in (
         ({"images": ""}, "pass --images"),
@@ -405,14 +415,16 @@ def test_finetuning_needs_the_pictures(trained: Path, tmp_path: Path) -> None:
         ({"images": str(tmp_path / "none")}, "none: no such folder"),
     ):
         with pytest.raises(InputError, match=message):
-            finetune(changed(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
+            finetune(replace_settings(config, **change), TWO, tmp_path / "no")  # type: ignore[arg-type]
 
 
 def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
     """B4: a blind end-to-end model used to answer bit by bit as the seeing one."""
     folder = vqa(tmp_path / "vqa")
-    names = images_of(*(VQA.at(folder).read(folder, split) for split in ("train", "val")))
-    config = configured(
+    names = images_of(
+        *(VQA.with_answers_of(folder).read(folder, split) for split in ("train", "val"))
+    )
+    config = make_settings(
         FinetuneConfig,
         model=str(trained),
         task="vqa",
@@ -427,7 +439,7 @@ def test_a_blind_model_sees_no_pixels(trained: Path, tmp_path: Path) -> None:
     for blind in (False, True):
         for images in ("images", "others"):
             out = tmp_path / f"{images}-{blind}"
-            finetune(changed(config, blind=blind, images=str(tmp_path / images)), TWO, out)
+            finetune(replace_settings(config, blind=blind, images=str(tmp_path / images)), TWO, out)
             answers[images, blind] = homes.answers(out / "seed-0" / "predictions_val.jsonl")
     assert answers["images", False] != answers["others", False]
     assert answers["images", False] != answers["images", True]
@@ -438,7 +450,7 @@ def test_related_images_are_exchanged_with_their_pixels(
     settings: PretrainConfig, tmp_path: Path
 ) -> None:
     """B3: a whole run, in which a picture of another size comes with the boxes of its own image."""
-    result = pretrain(changed(settings, related=True), TWO, tmp_path)
+    result = pretrain(replace_settings(settings, related=True), TWO, tmp_path)
     assert "sentence_image" in result["objectives"]
 
 
@@ -447,11 +459,11 @@ def test_mistakes_are_named(
 ) -> None:
     resnet(tmp_path / "deep", depths=[1, 1, 1, 1, 1], hidden_sizes=[8, 8, 16, 16, 16])
     pictures(tmp_path / "few", ["000"])
-    no_pixels = {"images": "", "backbone": Pixels().backbone, "side": 0}
+    no_pixels = {"images": "", "backbone": PixelSettings().backbone, "side": 0}
     for change, message in (
         (
             {"model": "uniter"},
-            "only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or",
+            "only VL-BERT and VisualBERT learn from pixels; pass --architecture vlbert or",
         ),
         (
             {"student": str(trained), **no_pixels},
@@ -462,11 +474,11 @@ def test_mistakes_are_named(
         ({"images": str(tmp_path / "few")}, "few: 5 images .* '001'"),
     ):
         with pytest.raises(InputError, match=message):
-            pretrain(changed(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
+            pretrain(replace_settings(settings, **change), TWO, tmp_path / "out")  # type: ignore[arg-type]
     stored = pretrain(
-        changed(settings, **no_pixels), TWO, tmp_path / "stored"
+        replace_settings(settings, **no_pixels), TWO, tmp_path / "stored"
     )  # the same without a CNN
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(tmp_path / "stored" / "model"),
         task="vqa",
@@ -483,8 +495,8 @@ def test_a_grey_picture_of_16_bits_is_not_white(tmp_path: Path) -> None:
     grey = np.arange(64, dtype=np.uint8).reshape(8, 8) * 4
     Image.fromarray(grey).save(tmp_path / "8.png")
     Image.fromarray(grey.astype(np.uint16) * 257).save(tmp_path / "16.png")
-    eight, sixteen = (np.asarray(read_picture(tmp_path / f"{bits}.png")) for bits in (8, 16))
+    eight, sixteen = (np.asarray(read_image(tmp_path / f"{bits}.png")) for bits in (8, 16))
     np.testing.assert_array_equal(sixteen, eight)
     Image.fromarray(grey.astype(np.float32)).save(tmp_path / "fractions.tiff")
     with pytest.raises(InputError, match="its pixels are fractions"):
-        read_picture(tmp_path / "fractions.tiff")
+        read_image(tmp_path / "fractions.tiff")

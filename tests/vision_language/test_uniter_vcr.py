@@ -27,29 +27,29 @@ from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import task_texts, unlabelled_texts
-from groundling.core.batch import IGNORE, Example, Sample, Sizes, collate
+from groundling.core.batch import IGNORE, Example, OutputSizes, Sample, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
-from groundling.core.registry import instances, named
-from groundling.data.regions.samples import within
-from groundling.data.samples import DrawnTexts, TextInput, TextSamples
+from groundling.core.registry import registered, resolve
+from groundling.data.regions.samples import truncate_to_budget
+from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
 from groundling.models.task_heads import HeadContext, PairPooler
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrConfig
 from groundling.tasks import Task
-from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, items, of_both, one_part, q_to_ar
+from groundling.tasks.vcr import ANSWER, BOTH, RATIONALE, joint_id, q_to_ar, read_items, select_part
 from groundling.vision_language import Architecture
-from groundling.vision_language.loading import load_student
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import (
     PERSONS,
-    PartInput,
+    MultipartTextInput,
     UniterChoiceHead,
     UniterEmbeddings,
-    ready_for_vcr,
+    prepare_for_vcr,
     uniter,
 )
 from groundling.vision_language.visualbert import visualbert
@@ -73,7 +73,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def first_stage(place: Path) -> Path:
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="uniter",
         student=str(place / "bert"),
@@ -92,17 +92,17 @@ def second_stage(place: Path, first: Path, **changes: object) -> PretrainConfig:
         "task": "vcr",
         "data": str(place / "vcr"),
     }
-    return configured(PretrainConfig, **(settings | changes))
+    return make_settings(PretrainConfig, **(settings | changes))
 
 
-def tiny(**sizes: int) -> SingleStream:
+def tiny(**sizes: int) -> SingleStreamModel:
     words = toys.bert_words()
     return uniter(toys.bert(len(words), **sizes), words, width=12)
 
 
-def ready(pretraining: bool = False) -> SingleStream:
+def ready(pretraining: bool = False) -> SingleStreamModel:
     model = tiny()
-    ready_for_vcr(model, [Example("a", "b", names=("person",))], pretraining)
+    prepare_for_vcr(model, [Example("a", "b", object_names=("person",))], pretraining)
     return model
 
 
@@ -119,7 +119,7 @@ def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> Non
     model = ready(pretraining)
     text, _ = model.inputs(60)
     example = rationale(place)
-    assert (example.text, example.breaks) == ("Jessie saw a car ? Casey did .", (19,))
+    assert (example.text, example.part_starts) == ("Jessie saw a car ? Casey did .", (19,))
     assert example.text[19:] == "Casey did ."
     words = model.text.tokenizer
     person = [words.convert_tokens_to_ids(word) for word in PERSONS]
@@ -134,32 +134,32 @@ def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> Non
     reason = [*pieces("it is"), person[2], *pieces(".")]
     start, end = words.cls_token_id, words.sep_token_id
     expected = [start, *question, end, *answer, end, *reason, end]
-    (sample,) = TextSamples([example], text).get([0])
+    (sample,) = TextDataset([example], text).get([0])
     row = sample.choices[0].text
-    assert row is not None and row.part is not None and row.region is not None
-    assert row.ids.tolist() == expected
+    assert row is not None and row.part_index is not None and row.region_index is not None
+    assert row.input_ids.tolist() == expected
     # Release: a separator has the segment of what follows it; in its second stage, of what it closes.
     q, a, r = [0] * len(question), [1] * len(answer), [2] * len(reason)
     follows = [0, *q, 1, *a, 2, *r, 2]
     closes = [0, *q, 0, *a, 1, *r, 2]
-    assert row.part.tolist() == (closes if pretraining else follows)
+    assert row.part_index.tolist() == (closes if pretraining else follows)
     # BERT's two segments: the second text with its separator.
-    assert row.types.tolist() == [0] * (len(q) + len(a) + 3) + [1] * (len(r) + 1)
+    assert row.token_type_ids.tolist() == [0] * (len(q) + len(a) + 3) + [1] * (len(r) + 1)
     ends = [0, len(q) + 1, len(q) + len(a) + 2, len(expected) - 1]
-    assert np.flatnonzero(row.special).tolist() == ends
-    assert row.region[row.ids == person[2]].tolist() == [2, 2]
-    assert row.region[row.ids == person[0]].tolist() == [0]
+    assert np.flatnonzero(row.special_tokens_mask).tolist() == ends
+    assert row.region_index[row.input_ids == person[2]].tolist() == [2, 2]
+    assert row.region_index[row.input_ids == person[0]].tolist() == [0]
     # Words count on through all parts, as in a row of BERT's.
-    plain = TextSamples([example], TextInput(toys.bert_words(), 64)).get([0])[0].choices[0]
-    assert plain.text is not None and plain.text.part is None
-    assert set(row.word) == set(plain.text.word)
-    assert np.array_equal(sample.choices[0].words, plain.words)
-    assert max(plain.text.types) == 1
+    plain = TextDataset([example], TextRowEncoder(toys.bert_words(), 64)).get([0])[0].choices[0]
+    assert plain.text is not None and plain.text.part_index is None
+    assert set(row.word_ids) == set(plain.text.word_ids)
+    assert np.array_equal(sample.choices[0].word_type_ids, plain.word_type_ids)
+    assert max(plain.text.token_type_ids) == 1
 
     batch = collate([sample])
     bert = model.text.encoder.eval()
-    rows = torch.tensor([0, 2, 3])[torch.from_numpy(row.part)]
-    told = bert.embeddings(torch.from_numpy(row.ids)[None], rows[None])
+    rows = torch.tensor([0, 2, 3])[torch.from_numpy(row.part_index)]
+    told = bert.embeddings(torch.from_numpy(row.input_ids)[None], rows[None])
     torch.testing.assert_close(
         model.eval().join(bert.embeddings, batch).states[0, : len(expected)], told[0]
     )
@@ -168,64 +168,73 @@ def test_parts_segments_and_words_by_hand(place: Path, pretraining: bool) -> Non
 def test_answers_have_the_answers_segment(place: Path) -> None:
     model = ready()
     example = ANSWER.read(place / "vcr", "val")[0]
-    assert (example.breaks, example.names) == ((), tuple(VCR_OBJECTS))
-    row = TextSamples([example], model.inputs(60)[0]).get([0])[0].choices[2].text  # "no ."
-    assert row is not None and row.part is not None
-    second = int(np.flatnonzero(row.special)[1])
-    assert row.part.tolist() == [0] * second + [1] * (len(row.ids) - second)
+    assert (example.part_starts, example.object_names) == ((), tuple(VCR_OBJECTS))
+    row = TextDataset([example], model.inputs(60)[0]).get([0])[0].choices[2].text  # "no ."
+    assert row is not None and row.part_index is not None
+    second = int(np.flatnonzero(row.special_tokens_mask)[1])
+    assert row.part_index.tolist() == [0] * second + [1] * (len(row.input_ids) - second)
     assert model.join.options["text_types"] == [0, 2, 3]
 
 
 def test_too_long_a_text_loses_pieces_of_its_longest_part(place: Path) -> None:
     text, _ = ready().inputs(60)
     example = rationale(place)
-    (whole,) = TextSamples([example], text).get([0])
+    (whole,) = TextDataset([example], text).get([0])
     full = whole.choices[0].text
-    assert full is not None and full.part is not None
-    text.max_length = len(full.ids) - 4
-    (cut,) = TextSamples([example], text).get([0])
+    assert full is not None and full.part_index is not None
+    text.max_length = len(full.input_ids) - 4
+    (cut,) = TextDataset([example], text).get([0])
     row = cut.choices[0].text
-    assert row is not None and row.part is not None
-    assert (len(row.ids), cut.choices[0].dropped) == (len(full.ids) - 4, 4)
+    assert row is not None and row.part_index is not None
+    assert (len(row.input_ids), cut.choices[0].truncated_tokens) == (len(full.input_ids) - 4, 4)
     before, after = (
-        Counter(one.part[~one.special].tolist())  # type: ignore[index]
+        Counter(one.part_index[~one.special_tokens_mask].tolist())  # type: ignore[index]
         for one in (full, row)
     )
     cut_parts = [number for number in before if after[number] < before[number]]
     assert all(after[number] >= max(after.values()) - 1 for number in cut_parts)
-    assert before.most_common(1)[0][0] in cut_parts and row.special.sum() == 4
+    assert before.most_common(1)[0][0] in cut_parts and row.special_tokens_mask.sum() == 4
     text.max_length = 6
     with pytest.raises(InputError, match=r"6 pieces leave no room for 3 parts; raise --max-length"):
-        TextSamples([example], text).get([0])
-    two = PartInput(toys.bert_words(), 60, {}, most=2)
+        TextDataset([example], text).get([0])
+    two = MultipartTextInput(toys.bert_words(), 60, {}, most=2)
     with pytest.raises(InputError, match=r"v-1: its texts have 3 parts; this model has segments"):
-        TextSamples([example], two).get([0])
-    (row_of_plain,) = TextSamples([Example("a", "a dog")], two).get([0])  # no parts: one
-    assert row_of_plain.text is not None and not row_of_plain.text.part.any()  # type: ignore[union-attr]
+        TextDataset([example], two).get([0])
+    (row_of_plain,) = TextDataset([Example("a", "a dog")], two).get([0])  # no parts: one
+    assert row_of_plain.text is not None and not row_of_plain.text.part_index.any()  # type: ignore[union-attr]
 
 
 def test_a_text_cut_to_a_budget_keeps_the_parts_of_its_pieces(place: Path) -> None:
     text, _ = ready().inputs(60)
-    (whole,) = TextSamples([rationale(place)], text).get([0])
-    cut, regions = within(whole, toys.regions(0, 10), 20)
+    (whole,) = TextDataset([rationale(place)], text).get([0])
+    cut, regions = truncate_to_budget(whole, toys.regions(0, 10), 20)
     for short, long in zip(cut.rows, whole.rows, strict=True):
         assert short.text is not None and long.text is not None
-        kept = [*range(len(short.text.ids) - 1), len(long.text.ids) - 1]
-        for field in ("ids", "special", "word", "types", "region", "part"):
+        kept = [*range(len(short.text.input_ids) - 1), len(long.text.input_ids) - 1]
+        for field in (
+            "input_ids",
+            "special_tokens_mask",
+            "word_ids",
+            "token_type_ids",
+            "region",
+            "part",
+        ):
             expected = vars(long.text)[field][kept]
             assert np.array_equal(vars(short.text)[field], expected), field
     batch = collate([cut.each_row(lambda row: replace(row, regions=regions))])
-    assert batch.text is not None and batch.text.part is not None
-    assert batch.text.part.shape == batch.text.ids.shape
+    assert batch.text is not None and batch.text.part_index is not None
+    assert batch.text.part_index.shape == batch.text.input_ids.shape
 
 
 def test_only_tags_of_persons_become_words() -> None:
     names = ("person", *["car"] * 80, "person")
-    many = Example("a", "Casey car Riley", tags=((0, 5, 0), (6, 9, 1), (10, 15, 81)), names=names)
+    many = Example(
+        "a", "Casey car Riley", region_tags=((0, 5, 0), (6, 9, 1), (10, 15, 81)), object_names=names
+    )
     model = ready()
-    (sample,) = TextSamples([many], model.inputs(60)[0]).get([0])
+    (sample,) = TextDataset([many], model.inputs(60)[0]).get([0])
     assert sample.text is not None
-    found = set(sample.text.ids) & set(range(len(model.text.tokenizer) - 81, 10_000))
+    found = set(sample.text.input_ids) & set(range(len(model.text.tokenizer) - 81, 10_000))
     assert found == {model.text.tokenizer.convert_tokens_to_ids("person_0")}
 
 
@@ -236,32 +245,38 @@ def test_segments_and_words_are_added_once_and_kept(tmp_path: Path) -> None:
     model = tiny()
     words, rows = len(model.text.tokenizer), model.word_embeddings().weight.clone()
     segments = model.text.encoder.embeddings.token_type_embeddings.weight.clone()
-    ready_for_vcr(model, [Example("a", "b", objects=2)])
+    prepare_for_vcr(model, [Example("a", "b", object_count=2)])
     assert len(model.text.tokenizer) == words  # nobody says what the objects are
-    ready_for_vcr(model, [Example("a", "b"), Example("c", "d", names=("car",))])
+    prepare_for_vcr(model, [Example("a", "b"), Example("c", "d", object_names=("car",))])
     table = model.text.encoder.embeddings.token_type_embeddings.weight
     assert torch.equal(table, segments[[0, 1, 0, 0]])
-    assert model.sizes.word_table == model.text.sizes.word_table == (words + 81, rows.shape[1])
+    assert (
+        model.sizes.input_embeddings
+        == model.text.sizes.input_embeddings
+        == (words + 81, rows.shape[1])
+    )
     assert torch.equal(model.word_embeddings().weight[:words], rows)
     assert len(model.word_embeddings().weight[words:].unique(dim=0)) == 81
     assert len(toys.bert_words()) == words
-    ready_for_vcr(model, [Example("c", "d", names=("car",))])
+    prepare_for_vcr(model, [Example("c", "d", object_names=("car",))])
     assert len(model.text.tokenizer) == words + 81 and len(table) == 4
-    model.see(2)
+    model.add_images(2)
     assert (model.join.options["text_types"], model.join.options["image_types"]) == (
         [0, 2, 3],
         [1, 4],
     )
     model.export(tmp_path)
-    again = load_student(tmp_path)
-    assert isinstance(again, SingleStream) and isinstance(again.inputs(20)[0], PartInput)
+    again = load_encoder(tmp_path)
+    assert isinstance(again, SingleStreamModel) and isinstance(
+        again.inputs(20)[0], MultipartTextInput
+    )
     assert again.text.tokenizer.convert_tokens_to_ids("person_80") == words + 80
     assert again.inputs(20)[0].persons == model.inputs(20)[0].persons  # type: ignore[attr-defined]
     for name, value in model.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
     other = visualbert(toys.bert(words), toys.bert_words(), width=12)
     with pytest.raises(InputError, match=r"expected a UNITER, found a visualbert model"):
-        ready_for_vcr(other, [Example("c", "d", names=("car",))])
+        prepare_for_vcr(other, [Example("c", "d", object_names=("car",))])
 
 
 @pytest.mark.parametrize(
@@ -275,9 +290,9 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
             "intermediate_size": 4 * hidden,
         }
         bert = BertModel(BertConfig(vocab_size=28_996, num_attention_heads=hidden // 64, **sizes))
-        model = SingleStream(bert, toys.bert_words(), UniterEmbeddings(bert))
+        model = SingleStreamModel(bert, toys.bert_words(), UniterEmbeddings(bert))
         # A tokenizer of 28,996 pieces is not at hand: the table grows by what the words add to this one.
-        ready_for_vcr(model, [Example("c", "d", names=("person",))])
+        prepare_for_vcr(model, [Example("c", "d", object_names=("person",))])
         bert.resize_token_embeddings(28_996 + 81, mean_resizing=False)
         head = UniterChoiceHead(HeadContext(model.sizes, MultipleChoice(tuple("0123"))))
     assert bert.config.type_vocab_size == 4
@@ -287,11 +302,11 @@ def test_on_vcr_it_has_the_released_size(hidden: int, layers: int, total: int) -
 
 def test_every_part_has_a_masked_piece(place: Path) -> None:
     text, _ = ready().inputs(60)
-    (sample,) = TextSamples([rationale(place)], text).get([0])
+    (sample,) = TextDataset([rationale(place)], text).get([0])
     row = sample.choices[0]
-    assert row.text is not None and row.text.part is not None
-    part = row.text.part
-    rare = MaskedLM(Sizes(text=8, word_table=(400, 8)), rate=1e-6)
+    assert row.text is not None and row.text.part_index is not None
+    part = row.text.part_index
+    rare = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), rate=1e-6)
 
     def masked(one: Sample, seed: int) -> np.ndarray:
         rng = np.random.default_rng(seed)
@@ -299,11 +314,11 @@ def test_every_part_has_a_masked_piece(place: Path) -> None:
 
     drawn = [masked(row, seed) for seed in range(30)]
     assert all(part[places].tolist() == [0, 1, 2] for places in drawn)
-    assert not any(row.text.special[places].any() for places in drawn)
+    assert not any(row.text.special_tokens_mask[places].any() for places in drawn)
     assert len({tuple(places) for places in drawn}) > 10
-    plain = replace(row, text=replace(row.text, part=None))
+    plain = replace(row, text=replace(row.text, part_index=None))
     assert all(len(masked(plain, seed)) == 1 for seed in range(30))
-    often = MaskedLM(Sizes(text=8, word_table=(400, 8)), rate=0.99)
+    often = MaskedLM(OutputSizes(text=8, input_embeddings=(400, 8)), rate=0.99)
     rng = np.random.default_rng(0)
     labels = often.corrupt(row, rng, lambda: row).labels["masked_lm"]
     assert (labels != IGNORE).sum() > len(drawn[0]) + 5
@@ -315,7 +330,7 @@ def test_heads_have_no_dropout_as_in_the_release(task: str) -> None:
     form = {"vqa": OpenAnswer(("a", "b")), "refcoco+": RegionSelection("regions", "ce")}.get(task)
     form = form or (MultipleChoice(("0", "1")) if task == "vcr" else Classification(("n", "y")))
     head = (
-        named("vision_language", Architecture, "uniter")
+        resolve("vision_language", Architecture, "uniter")
         .heads[task](HeadContext(tiny().sizes, form))
         .train()
     )
@@ -353,32 +368,34 @@ def test_pairs_of_images_are_pooled_as_released() -> None:
 
 
 def test_both_are_one_task_whose_ids_tell_them_apart(place: Path) -> None:
-    assert named("tasks", Task, "vcr") is BOTH
+    assert resolve("tasks", Task, "vcr") is BOTH
     examples = BOTH.read(place / "vcr", "val")
-    assert len(examples) == len({e.id for e in examples}) == len({e.official for e in examples})
+    assert len(examples) == len({e.id for e in examples}) == len({e.official_id for e in examples})
     apart = {
         "answer": ANSWER.read(place / "vcr", "val"),
         "rationale": RATIONALE.read(place / "vcr", "val"),
     }
     for part, own in apart.items():
-        mine = [e for e in examples if e.official.startswith(part)]
-        assert [replace(e, official="") for e in mine] == [replace(e, official="") for e in own]
-        assert [e.official for e in mine] == [of_both(part, e.official) for e in own]
-    secret = [e.official for e in BOTH.read(place / "vcr", "test")]
+        mine = [e for e in examples if e.official_id.startswith(part)]
+        assert [replace(e, official_id="") for e in mine] == [
+            replace(e, official_id="") for e in own
+        ]
+        assert [e.official_id for e in mine] == [joint_id(part, e.official_id) for e in own]
+    secret = [e.official_id for e in BOTH.read(place / "vcr", "test")]
     assert secret[:3] == ["answer/v-0", "answer/v-1", "rationale/v-0-a0"] and len(secret) == 10
     rng = np.random.default_rng(0)
-    said = {e.official: int(rng.integers(4)) for e in examples}
+    said = {e.official_id: int(rng.integers(4)) for e in examples}
     told = BOTH.official(place / "vcr", "val", list(said), list(said.values()))
-    asked = items(place / "vcr", "val")
-    split = [one_part(part, said) for part in BOTH_PARTS]
+    asked = read_items(place / "vcr", "val")
+    split = [select_part(part, said) for part in BOTH_PARTS]
     assert told == q_to_ar(*split, asked) and set(told) == {"Q->A", "QA->R", "Q->AR"}
 
 
-@pytest.mark.parametrize("kind", ["text", *instances("vision_language", Architecture)])
+@pytest.mark.parametrize("kind", ["text", *registered("vision_language", Architecture)])
 def test_every_model_learns_both_and_is_scored_in_one_run(
     kind: str, place: Path, tmp_path: Path
 ) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
         task="vcr",
@@ -387,7 +404,7 @@ def test_every_model_learns_both_and_is_scored_in_one_run(
         max_length=60,
     )
     if kind != "text":
-        config = changed(config, join=kind, regions=str(place / "store"), save_model=True)  # type: ignore[arg-type]
+        config = replace_settings(config, join=kind, regions=str(place / "store"), save_model=True)  # type: ignore[arg-type]
     result = finetune(config, replace(STEPS, steps=3, batch=4), tmp_path / "run")
     scores = result["official"]["val"]
     assert set(scores) == {"Q->A", "QA->R", "Q->AR"}
@@ -404,11 +421,11 @@ def test_every_model_learns_both_and_is_scored_in_one_run(
     predictions = homes.answers(tmp_path / "run/seed-0/predictions_test.jsonl")
     assert len(predictions) == 2 + 2 * 4
     if kind == "uniter":
-        model = load_student(tmp_path / "run/seed-0/model")
+        model = load_encoder(tmp_path / "run/seed-0/model")
         assert model.join.options["text_types"] == [0, 2, 3]  # type: ignore[union-attr]
-        plain = changed(config, plain_head=True)
+        plain = replace_settings(config, linear_head=True)
         finetune(plain, replace(STEPS, steps=1, batch=4), tmp_path / "plain")
-        model = load_student(tmp_path / "plain/seed-0/model")
+        model = load_encoder(tmp_path / "plain/seed-0/model")
         assert model.join.options["text_types"] == [0, 0]  # type: ignore[union-attr]
 
 
@@ -450,9 +467,9 @@ def test_the_second_stage_has_its_own_mix_and_goes_on_from_the_first(
         if name in row
     )
     assert kinds["sentence_image"] == 0 and kinds["mlm"] > kinds["masked_regions"] > 0
-    model = load_student(tmp_path / "second/model")
-    before = load_student(first_stage)
-    assert model.sizes.word_table[0] == before.sizes.word_table[0] + 81
+    model = load_encoder(tmp_path / "second/model")
+    before = load_encoder(first_stage)
+    assert model.sizes.input_embeddings[0] == before.sizes.input_embeddings[0] + 81
     assert model.join.options["text_types"] == [0, 2, 3]  # type: ignore[union-attr]
     still = replace(steps, steps=1, lr=1e-30)
     pretrain(second_stage(place, first_stage), still, tmp_path / "still")
@@ -465,7 +482,7 @@ def test_the_second_stage_has_its_own_mix_and_goes_on_from_the_first(
         added = other[name][len(value) :]
         assert len(added) == (81 if name == "masked_lm.head.bias" else 0)
         torch.testing.assert_close(added, torch.zeros_like(added))
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(tmp_path / "second/model"),
         task="vcr",
@@ -480,12 +497,16 @@ def test_right_texts_are_question_answer_and_reason(place: Path) -> None:
     texts = {example.id: example for example in task_texts(BOTH, place / "vcr", tags=True)}
     assert len(texts) == 16
     answer, reason = texts["vcr-answer-v-5"], texts["vcr-rationale-v-5"]
-    assert (answer.text, answer.pair) == ("Jessie saw a car ?", "Casey did .")
-    assert (reason.text, reason.pair) == ("Jessie saw a car ? Casey did .", "a red one .")
-    assert (reason.breaks, reason.names, reason.choice_tags) == ((19,), tuple(VCR_OBJECTS), ((),))
-    assert reason.label is None and answer.choice_tags == (((0, 5, 0),),)
+    assert (answer.text, answer.text_pair) == ("Jessie saw a car ?", "Casey did .")
+    assert (reason.text, reason.text_pair) == ("Jessie saw a car ? Casey did .", "a red one .")
+    assert (reason.part_starts, reason.object_names, reason.choice_region_tags) == (
+        (19,),
+        tuple(VCR_OBJECTS),
+        ((),),
+    )
+    assert reason.label is None and answer.choice_region_tags == (((0, 5, 0),),)
     bare = {example.id: example for example in task_texts(BOTH, place / "vcr")}
-    assert not bare["vcr-rationale-v-5"].tags and not bare["vcr-rationale-v-5"].objects
+    assert not bare["vcr-rationale-v-5"].region_tags and not bare["vcr-rationale-v-5"].object_count
 
 
 def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: Path) -> None:
@@ -493,13 +514,13 @@ def test_any_answer_is_drawn_evenly_and_no_label_is_told(place: Path, tmp_path: 
     versions = unlabelled_texts(BOTH, place / "vcr", tags=True)
     assert versions == unlabelled_texts(BOTH, tmp_path, tags=True)
     assert task_texts(BOTH, place / "vcr") != task_texts(BOTH, tmp_path)
-    texts = DrawnTexts(versions, ready().inputs(60)[0])
+    texts = SampledTextDataset(versions, ready().inputs(60)[0])
     assert len(texts) == len(set(texts.ids)) == 16 and texts.images[8] == ("m/0",)
     drawn = Counter()
     for seed in range(1600):
         (sample,) = texts.get([8], [np.random.default_rng(seed)])
         assert sample.id == texts.ids[8] and not sample.labels and sample.example is not None
-        drawn[sample.example.text, sample.example.pair] += 1
+        drawn[sample.example.text, sample.example.text_pair] += 1
     assert len(drawn) == 16 and min(drawn.values()) > 60 and max(drawn.values()) < 145
     again = [texts.get([3, 8], [np.random.default_rng(n) for n in (5, 6)]) for _ in range(2)]
     assert [[s.example for s in some] for some in again[:1]] == [[s.example for s in again[1]]]
@@ -532,7 +553,7 @@ def test_mistakes_in_a_second_stage(place: Path, first_stage: Path, tmp_path: Pa
     assert "--caption-splits train: a task's own texts have none" in refusal(
         caption_splits=("train",)
     )
-    assert "--listing list.txt: a task's own texts have none" in refusal(listing="list.txt")
+    assert "--image-list list.txt: a task's own texts have none" in refusal(listing="list.txt")
     told = refusal(student=str(place / "bert"), model="visualbert", step_mix=(1.0,))
     assert told.endswith("visualbert's kinds of steps here: none, one step has all")
     captions: dict[str, object] = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from groundling.core.batch import Example, Sizes
+from groundling.core.batch import Example, OutputSizes
 from groundling.core.output_types import MultipleChoice
 from groundling.models.task_heads import HeadContext
 from groundling.tasks.vcr import ANSWER, RATIONALE
@@ -35,10 +35,12 @@ def folder(tmp_path: Path) -> Path:
 
 def asked(example: Example) -> tuple[str, ...]:
     """Its texts as VL-BERT reads them, persons by their numbers."""
-    head = VLBertChoiceHead(HeadContext(Sizes(text=8, pooled=8), MultipleChoice(tuple("0123"))))
-    turned = head.ask(example)
-    names = {turned.text[start:stop]: number for start, stop, number in turned.tags}
-    for choice, tags in zip(turned.choices, turned.choice_tags, strict=True):
+    head = VLBertChoiceHead(
+        HeadContext(OutputSizes(text=8, pooler_output=8), MultipleChoice(tuple("0123")))
+    )
+    turned = head.prepare_example(example)
+    names = {turned.text[start:stop]: number for start, stop, number in turned.region_tags}
+    for choice, tags in zip(turned.choices, turned.choice_region_tags, strict=True):
         names |= {choice[start:stop]: number for start, stop, number in tags}
     called = {name: f"p{number}" for name, number in names.items() if name in NAMES}
     texts = (turned.text, *turned.choices)
@@ -64,5 +66,5 @@ def test_none_stands_between_a_question_and_its_answer(folder: Path) -> None:
 def test_every_reader_but_vlbert_reads_the_words_as_they_are(folder: Path) -> None:
     (example,) = ANSWER.read(folder, "val")
     assert " and " not in "".join((example.text, *example.choices))
-    assert [len(one) for one in example.lists] == [2, 0, 1, 0, 1]
-    assert all(example.text[place - 1] == " " for place in example.lists[0])
+    assert [len(one) for one in example.tag_lists] == [2, 0, 1, 0, 1]
+    assert all(example.text[place - 1] == " " for place in example.tag_lists[0])

@@ -11,21 +11,29 @@ import torch.nn.functional as F
 import toys
 from scipy.optimize import linprog
 
-from groundling.core.batch import IGNORE, EncoderOutput, Example, RegionRow, Sample, Sizes, collate
+from groundling.core.batch import (
+    IGNORE,
+    EncoderOutput,
+    Example,
+    OutputSizes,
+    RegionRow,
+    Sample,
+    collate,
+)
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
 from groundling.data.captions.captions import CaptionedImage
 from groundling.data.regions.samples import (
-    CaptionTexts,
+    CaptionTextDataset,
+    RegionDataset,
     RegionOptions,
-    RegionSamples,
-    with_whole_image,
+    add_whole_image,
 )
-from groundling.data.samples import TextInput, TextSamples
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.sentence_image import SentenceImage, transport_distance
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.objectives.image_text_matching import ImageTextMatching, transport_distance
+from groundling.objectives.masked_regions import MaskedRegionModeling
 
-SIZES = Sizes(text=6, visual=6, regions=4, classes=5, pooled=6)
+SIZES = OutputSizes(text=6, visual=6, regions=4, classes=5, pooler_output=6)
 
 
 def row(seed: int, count: int = 12, whole: bool = True) -> RegionRow:
@@ -38,10 +46,10 @@ def row(seed: int, count: int = 12, whole: bool = True) -> RegionRow:
         np.zeros(count, bool),
         rng.dirichlet(np.ones(5), count).astype(np.float32),
     )
-    return with_whole_image(made) if whole else made
+    return add_whole_image(made) if whole else made
 
 
-def corrupted(objective: MaskedRegions, count: int = 200) -> list[Sample]:
+def corrupted(objective: MaskedRegionModeling, count: int = 200) -> list[Sample]:
     return [
         objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(0, i), lambda: Sample("x"))
         for i in range(count)
@@ -52,7 +60,7 @@ def corrupted(objective: MaskedRegions, count: int = 200) -> list[Sample]:
 
 
 def test_shares_of_chosen_and_hidden_regions() -> None:
-    samples = corrupted(MaskedRegions(SIZES, rate=0.3, keep=0.2), 400)
+    samples = corrupted(MaskedRegionModeling(SIZES, rate=0.3, keep_ratio=0.2), 400)
     chosen = np.stack([s.labels["masked_regions"] == 1 for s in samples])
     hidden = np.stack([s.regions.masked for s in samples])  # type: ignore[union-attr]
     assert not chosen[:, 0].any(), "the whole image is never chosen"
@@ -70,17 +78,17 @@ def test_shares_of_chosen_and_hidden_regions() -> None:
 
 
 def test_uniter_always_chooses_one() -> None:
-    few = MaskedRegions(SIZES, rate=0.001, keep=0.0, least=1)
+    few = MaskedRegionModeling(SIZES, rate=0.001, keep_ratio=0.0, min_masked=1)
     assert {int((s.labels["masked_regions"] == 1).sum()) for s in corrupted(few)} == {1}
-    none = MaskedRegions(SIZES, rate=0.001)
+    none = MaskedRegionModeling(SIZES, rate=0.001)
     assert any(not (s.labels["masked_regions"] == 1).any() for s in corrupted(none))
 
 
 @pytest.mark.parametrize("kind", ["soft", "hard", "regress"])
 def test_losses_by_hand(kind: str) -> None:
-    objective = MaskedRegions(SIZES, kind=kind, rate=0.4, keep=0.0).eval()  # type: ignore[arg-type]
+    objective = MaskedRegionModeling(SIZES, kind=kind, rate=0.4, keep_ratio=0.0).eval()  # type: ignore[arg-type]
     batch = collate(corrupted(objective, 5))
-    batch.require(objective.needs, objective.name)
+    batch.require(objective.required_fields, objective.name)
     visual = torch.randn(5, 13, 6)
     (loss,) = objective(EncoderOutput(visual=visual), batch).values()
     total, count = 0.0, 0
@@ -107,8 +115,8 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
     losses = {}
     for background in (True, False):
         torch.manual_seed(0)
-        objective = MaskedRegions(
-            SIZES._replace(background=background), kind="hard", rate=0.9, keep=0.0
+        objective = MaskedRegionModeling(
+            SIZES._replace(background=background), kind="hard", rate=0.9, keep_ratio=0.0
         ).eval()
         sure = replace(row(0, whole=False), classes=np.eye(5, dtype=np.float32)[np.arange(12) % 2])
         batch = collate(
@@ -128,7 +136,7 @@ def test_the_first_class_counts_where_it_is_not_the_background() -> None:
 
 
 def test_two_kinds_live_in_one_run() -> None:
-    soft, regress = MaskedRegions(SIZES), MaskedRegions(SIZES, kind="regress")
+    soft, regress = MaskedRegionModeling(SIZES), MaskedRegionModeling(SIZES, kind="regress")
     sample = regress.corrupt(corrupted(soft, 1)[0], generator(1), lambda: Sample("x"))
     assert {
         "masked_regions",
@@ -143,16 +151,16 @@ def test_regions_without_classes_need_another_kind() -> None:
     with pytest.raises(
         InputError, match="a: its regions have no class distribution; use kind regress"
     ):
-        MaskedRegions(SIZES).corrupt(sample, generator(0), lambda: sample)
+        MaskedRegionModeling(SIZES).corrupt(sample, generator(0), lambda: sample)
     with pytest.raises(InputError, match="shares of regions"):
-        MaskedRegions(SIZES, rate=0.0)
+        MaskedRegionModeling(SIZES, rate=0.0)
 
 
 # -- sentence and image ----------------------------------------------------------------------------------------------
 
 
 def test_half_of_the_images_are_exchanged() -> None:
-    objective = SentenceImage(SIZES)
+    objective = ImageTextMatching(SIZES)
     stranger = Sample("z", regions=row(999))
     made = [
         objective.corrupt(Sample(f"s{i}", regions=row(i)), generator(i), lambda: stranger)
@@ -171,7 +179,7 @@ def test_half_of_the_images_are_exchanged() -> None:
 
 def test_an_exchanged_image_takes_its_pixels_along() -> None:
     """B3: boxes of one picture on the pixels of another are no image at all."""
-    objective = SentenceImage(SIZES)
+    objective = ImageTextMatching(SIZES)
     mine = Sample("a", regions=row(0), pixels=np.zeros((3, 4, 4), np.uint8))
     stranger = Sample("z", regions=row(1), pixels=np.ones((3, 5, 6), np.uint8))
     labels = set()
@@ -187,7 +195,7 @@ def test_an_exchanged_image_takes_its_pixels_along() -> None:
 
 def test_a_negative_is_never_another_text_on_the_same_image() -> None:
     """B9: task data ask several questions about one image."""
-    objective = SentenceImage(SIZES)
+    objective = ImageTextMatching(SIZES)
     images = ("x", "x", "x", "y")
     samples = [
         Sample(f"q{n}", regions=row(ord(image)), example=Example(f"q{n}", "?", images=(image,)))
@@ -208,7 +216,10 @@ def test_a_negative_is_never_another_text_on_the_same_image() -> None:
 
 def test_labels_of_the_data_stay() -> None:
     sample = Sample("a", regions=row(0)).with_label("sentence_image", np.array(0))
-    assert SentenceImage(SIZES, swap=False).corrupt(sample, generator(0), lambda: sample) is sample
+    assert (
+        ImageTextMatching(SIZES, swap_images=False).corrupt(sample, generator(0), lambda: sample)
+        is sample
+    )
 
 
 def test_transport_is_the_optimum_of_a_linear_program() -> None:
@@ -278,17 +289,17 @@ def test_transport_is_in_full_precision_inside_autocast() -> None:
     assert torch.equal(distances, expected)
 
 
-def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextSamples) -> None:
-    objective = SentenceImage(SIZES, alignment=0.1).eval()
+def test_alignment_is_drawn_down_for_pairs_and_up_for_strangers(samples: TextDataset) -> None:
+    objective = ImageTextMatching(SIZES, alignment=0.1).eval()
     made = [
         replace(s, regions=row(i)).with_label("sentence_image", np.array(i % 2))
         for i, s in enumerate(samples.get(range(4)))
     ]
     batch = collate(made)
     assert batch.text is not None and batch.regions is not None
-    text, visual = torch.randn(4, batch.text.ids.shape[1], 6), torch.randn(4, 13, 6)
-    terms = objective(EncoderOutput(text=text, visual=visual, pooled=text[:, 0]), batch)
-    distance = transport_distance(text, visual, batch.text.mask, batch.regions.mask)
+    text, visual = torch.randn(4, batch.text.input_ids.shape[1], 6), torch.randn(4, 13, 6)
+    terms = objective(EncoderOutput(text=text, visual=visual, pooler_output=text[:, 0]), batch)
+    distance = transport_distance(text, visual, batch.text.attention_mask, batch.regions.mask)
     sign = torch.tensor([-1.0, 1.0, -1.0, 1.0])
     torch.testing.assert_close(terms["word_region"], 0.1 * (sign * distance).sum())
     assert objective.count(batch) == {"sentence_image": 4, "word_region": 4}
@@ -306,15 +317,15 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
         Example("a", "a dog", "a cat", images=("i1", "i3")),
         Example("b", "a red hat", images=("i0",)),
     ]
-    samples = RegionSamples(
-        TextSamples(examples, TextInput(bert_tokenizer, 32)),
+    samples = RegionDataset(
+        TextDataset(examples, TextRowEncoder(bert_tokenizer, 32)),
         STORE,
-        RegionOptions(whole=True, most=3),
+        RegionOptions(whole_image=True, max_regions=3),
     )
     first, second = samples.get([0, 1], ())
     assert first.regions is not None and second.regions is not None
-    assert first.regions.image.tolist() == [0] * 4 + [1] * 4
-    assert first.regions.whole.tolist() == [True, False, False, False] * 2
+    assert first.regions.image_index.tolist() == [0] * 4 + [1] * 4
+    assert first.regions.is_whole_image.tolist() == [True, False, False, False] * 2
     assert np.allclose(first.regions.features[0], STORE["i1"].features[:3].mean(0))
     assert np.array_equal(first.regions.features[5:], STORE["i3"].features[:3])
     batch = collate([first, second])
@@ -323,8 +334,9 @@ def test_regions_of_several_images_stand_in_one_row(bert_tokenizer) -> None:  # 
     assert batch.regions.mask.sum(1).tolist() == [8, 4]
     assert not batch.regions.features[1, 4:].any()
     with pytest.raises(InputError, match=r"lacks 1 images, the first is 'gone'"):
-        RegionSamples(
-            TextSamples([Example("a", "b", images=("gone",))], TextInput(bert_tokenizer, 8)), STORE
+        RegionDataset(
+            TextDataset([Example("a", "b", images=("gone",))], TextRowEncoder(bert_tokenizer, 8)),
+            STORE,
         )
 
 
@@ -339,20 +351,20 @@ def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> N
     """B12: VL-BERT's whole image is [0, 0, W - 1, H - 1], and boxes are cut to it."""
     boxes = np.array([[0.1, 0.2, 0.5, 0.6], [0, 0, 1, 1], [0.5, 0.5, 0.9995, 0.9995]], np.float32)
     store = Sized({"i": replace(row(0, 3, whole=False), boxes=boxes)})
-    texts = TextSamples([Example("a", "a dog", images=("i",))], TextInput(bert_tokenizer, 8))
+    texts = TextDataset([Example("a", "a dog", images=("i",))], TextRowEncoder(bert_tokenizer, 8))
 
     def seen(seeing: RegionOptions) -> np.ndarray:
-        (sample,) = RegionSamples(texts, store, seeing).get([0], ())
+        (sample,) = RegionDataset(texts, store, seeing).get([0], ())
         assert sample.regions is not None
         return sample.regions.boxes
 
     right, bottom = 1 - 1 / 640, 1 - 1 / 480
     expected = [[0, 0, right, bottom], boxes[0], [0, 0, right, bottom], [0.5, 0.5, right, bottom]]
     assert np.allclose(
-        seen(RegionOptions(whole=True, last_pixel=True)), expected, rtol=0, atol=1e-7
+        seen(RegionOptions(whole_image=True, last_pixel=True)), expected, rtol=0, atol=1e-7
     )
-    assert np.array_equal(seen(RegionOptions(whole=True))[1:], boxes)
-    unknown = RegionSamples(texts, toys.Shelf(store), RegionOptions(last_pixel=True)).get([0], ())[
+    assert np.array_equal(seen(RegionOptions(whole_image=True))[1:], boxes)
+    unknown = RegionDataset(texts, toys.Shelf(store), RegionOptions(last_pixel=True)).get([0], ())[
         0
     ]
     assert np.array_equal(unknown.regions.boxes, boxes), "nobody knows the size"  # type: ignore[union-attr]
@@ -361,39 +373,39 @@ def test_boxes_end_at_the_last_pixel_where_a_model_wants_it(bert_tokenizer) -> N
 @pytest.mark.parametrize("most", [0, 1, 2])
 def test_a_stores_whole_image_is_for_models_that_read_it(most: int, bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     """B19: it does not count among the most regions, for no model."""
-    bare, with_whole = STORE["i2"], toys.Shelf({"i2": with_whole_image(STORE["i2"])})
-    texts = TextSamples([Example("a", "a dog", images=("i2",))], TextInput(bert_tokenizer, 8))
+    bare, with_whole = STORE["i2"], toys.Shelf({"i2": add_whole_image(STORE["i2"])})
+    texts = TextDataset([Example("a", "a dog", images=("i2",))], TextRowEncoder(bert_tokenizer, 8))
     kept = bare.take(slice(most or len(bare)))
     for whole in (False, True):
-        seeing = RegionOptions(whole=whole, most=most)
-        (sample,) = RegionSamples(texts, with_whole, seeing).get([0], ())
+        seeing = RegionOptions(whole_image=whole, max_regions=most)
+        (sample,) = RegionDataset(texts, with_whole, seeing).get([0], ())
         assert sample.regions is not None
-        assert sample.regions.whole.tolist() == [True] * whole + [False] * len(kept)
-        parts = sample.regions.take(~sample.regions.whole)
+        assert sample.regions.is_whole_image.tolist() == [True] * whole + [False] * len(kept)
+        parts = sample.regions.take(~sample.regions.is_whole_image)
         assert np.array_equal(parts.features, kept.features)
         assert np.array_equal(parts.boxes, kept.boxes)
 
 
 def test_tags_name_the_same_objects_with_and_without_the_whole_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     """B7, B19: an object's number is its place among the annotated ones, behind the whole image."""
-    example = Example("a", "a dog", images=("i2",), tags=((2, 5, 1),), objects=5)
-    texts = TextSamples([example], TextInput(bert_tokenizer, 8))
-    for store in (STORE, toys.Shelf({"i2": with_whole_image(STORE["i2"])})):
+    example = Example("a", "a dog", images=("i2",), region_tags=((2, 5, 1),), object_count=5)
+    texts = TextDataset([example], TextRowEncoder(bert_tokenizer, 8))
+    for store in (STORE, toys.Shelf({"i2": add_whole_image(STORE["i2"])})):
         for whole in (False, True):
             for most in (0, 2):
-                seeing = RegionOptions(whole=whole, most=most)
-                (sample,) = RegionSamples(texts, store, seeing).get([0], ())
+                seeing = RegionOptions(whole_image=whole, max_regions=most)
+                (sample,) = RegionDataset(texts, store, seeing).get([0], ())
                 assert sample.text is not None and sample.regions is not None
-                (named,) = set(sample.text.region[sample.text.region >= 0].tolist())  # type: ignore[index]
+                (named,) = set(sample.text.region_index[sample.text.region_index >= 0].tolist())  # type: ignore[index]
                 assert np.array_equal(sample.regions.boxes[named], STORE["i2"].boxes[1])
 
 
 def test_every_choice_sees_the_image(bert_tokenizer) -> None:  # type: ignore[no-untyped-def]
     example = Example("a", "who?", choices=("a dog", "a cat"), images=("i2",), label=1)
-    samples = RegionSamples(TextSamples([example], TextInput(bert_tokenizer, 32)), STORE)
+    samples = RegionDataset(TextDataset([example], TextRowEncoder(bert_tokenizer, 32)), STORE)
     batch = collate(samples.get([0], ()))
     assert batch.regions is not None and batch.text is not None
-    assert len(batch.regions.mask) == len(batch.text.ids) == 2
+    assert len(batch.regions.mask) == len(batch.text.input_ids) == 2
     assert torch.equal(batch.regions.features[0], batch.regions.features[1])
 
 
@@ -402,16 +414,18 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
         CaptionedImage(f"i{n}", f"{n}.jpg", tuple(f"caption {n} {m}" for m in range(4)))
         for n in range(6)
     ]
-    samples = RegionSamples(CaptionTexts(images, TextInput(bert_tokenizer, 64)), STORE)
+    samples = RegionDataset(CaptionTextDataset(images, TextRowEncoder(bert_tokenizer, 64)), STORE)
     labels = []
     for epoch in range(60):
         rngs = [generator(0, epoch, i) for i in range(6)]
         made = samples.get(range(6), rngs)
         again = samples.get([3], [generator(0, epoch, 3)])[0]
-        assert np.array_equal(again.text.ids, made[3].text.ids)  # type: ignore[union-attr]
+        assert np.array_equal(again.text.input_ids, made[3].text.input_ids)  # type: ignore[union-attr]
         for n, sample in enumerate(made):
             assert sample.text is not None and sample.regions is not None
-            words = bert_tokenizer.decode(sample.text.ids[~sample.text.special]).split()
+            words = bert_tokenizer.decode(
+                sample.text.input_ids[~sample.text.special_tokens_mask]
+            ).split()
             own, second = [words[i + 1] for i, w in enumerate(words) if w == "caption"]
             label = int(sample.labels["sentence_image"])
             labels.append(label)
@@ -422,6 +436,6 @@ def test_caption_pairs_are_of_one_image_in_half_of_the_cases(bert_tokenizer) -> 
                 first, other = [words[i + 2] for i, w in enumerate(words) if w == "caption"]
                 assert first != other
     assert np.mean(labels) == pytest.approx(0.5, abs=0.08)
-    captions = CaptionTexts(images, TextInput(bert_tokenizer, 64), pairs=False)
-    single = RegionSamples(captions, STORE).get([1], [generator(0)])[0]
+    captions = CaptionTextDataset(images, TextRowEncoder(bert_tokenizer, 64), pairs=False)
+    single = RegionDataset(captions, STORE).get([1], [generator(0)])[0]
     assert "sentence_image" not in single.labels

@@ -19,24 +19,24 @@ from transformers import CLIPImageProcessorPil
 
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
-from groundling.commands.finetune.data import regions_of, seen
+from groundling.commands.finetune.data import add_regions, regions_of
 from groundling.commands.finetune.run import head_name, head_of
 from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Batch, EncoderOutput, Example, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer, RegionSelection
-from groundling.core.registry import instances, named
+from groundling.core.registry import registered, resolve
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
-from groundling.data.samples import TextSamples
-from groundling.models.task_heads import FirstPosition, HeadContext, ImagesApart, PairPooler
-from groundling.objectives import ObjectiveContext, Vocabulary
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import changed, configured
-from groundling.settings.objectives import PhaseOptions
+from groundling.data.samples import TextDataset
+from groundling.models.task_heads import HeadContext, ImagePairHead, PairPooler, PooledClsHead
+from groundling.objectives import MaskingVocabulary, ObjectiveContext
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.settings.objectives import PretrainingObjectiveSettings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.quickstart import new_encoder
@@ -45,10 +45,10 @@ from groundling.tasks import Task
 from groundling.vision_language import Architecture
 from groundling.vision_language import visualbert as visualberts
 from groundling.vision_language import vlbert as vlberts
-from groundling.vision_language.loading import load_student
-from groundling.vision_language.vlbert import answer_rows
+from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.vlbert import mean_answer_embeddings
 
-DESIGNS = instances("vision_language", Architecture)
+DESIGNS = registered("vision_language", Architecture)
 FOLDERS = {
     "vqa": "vqa",
     "nlvr2": "nlvr2",
@@ -86,7 +86,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def trained(world: Path) -> dict[str, str]:
     for kind in DESIGNS:
-        config = configured(
+        config = make_settings(
             PretrainConfig,
             model=kind,
             student=str(world / "bert"),
@@ -102,7 +102,7 @@ def trained(world: Path) -> dict[str, str]:
 def test_every_model_learns_every_task(
     kind: str, name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=trained[kind],
         task=name,
@@ -111,11 +111,11 @@ def test_every_model_learns_every_task(
         save_model=True,
     )
     result = finetune(config, BRIEF, tmp_path)
-    task = named("tasks", Task, name)
+    task = resolve("tasks", Task, name)
     assert set(result["median"]) == set(task.dev)
     assert all(0 <= value <= 1 for scores in result["median"].values() for value in scores.values())
-    after = load_student(tmp_path / "seed-0" / "model")
-    before = load_student(trained[kind])
+    after = load_encoder(tmp_path / "seed-0" / "model")
+    before = load_encoder(trained[kind])
     assert after.join.kind == kind
     assert not torch.equal(after.word_embeddings().weight, before.word_embeddings().weight)
     lines = [
@@ -125,7 +125,7 @@ def test_every_model_learns_every_task(
         .splitlines()
     ]
     assert len(lines) == len(
-        task.at(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0])
+        task.with_answers_of(world / FOLDERS[name]).read(world / FOLDERS[name], task.dev[0])
     )
 
 
@@ -133,7 +133,7 @@ def test_every_model_learns_every_task(
 def test_visualberts_phase_on_a_tasks_own_texts(
     name: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         student=trained["visualbert"],
         regions=str(world / ("objects" if name.startswith("vcr") else "store")),
@@ -148,15 +148,17 @@ def test_the_control_reads_the_text_alone(
     kind: str, world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
     """Without regions the same model answers from the text, and no region can matter; a new join needs no training."""
-    config = configured(
+    config = make_settings(
         FinetuneConfig, model=trained[kind], task="nlvr2", data=str(world / "nlvr2")
     )
     assert "dev" in finetune(config, BRIEF, tmp_path / "alone")["median"]
-    config = changed(config, model=str(world / "bert"), join=kind, regions=str(world / "store"))  # type: ignore[arg-type]
+    config = replace_settings(
+        config, model=str(world / "bert"), join=kind, regions=str(world / "store")
+    )  # type: ignore[arg-type]
     assert "dev" in finetune(config, BRIEF, tmp_path / "new")["median"]
     with pytest.raises(InputError, match=r"asks for regions"):
         finetune(
-            configured(
+            make_settings(
                 FinetuneConfig, model=trained[kind], task="refcoco+", data=str(world / "refcoco+")
             ),
             BRIEF,
@@ -167,7 +169,7 @@ def test_the_control_reads_the_text_alone(
 def test_of_very_many_outputs_the_best_is_kept(
     world: Path, trained: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=trained["uniter"],
         task="vqa",
@@ -194,7 +196,7 @@ def test_of_very_many_outputs_the_best_is_kept(
 def test_the_blind_control_sees_boxes_and_no_features(
     world: Path, trained: dict[str, str], tmp_path: Path
 ) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=trained["uniter"],
         task="refcoco+",
@@ -215,7 +217,7 @@ def test_the_blind_control_sees_boxes_and_no_features(
 
     writer.fill([(name, lambda name=name: empty(name)) for name in rich.ids])  # type: ignore[misc]
     writer.close({"source": "test"}, [])
-    finetune(changed(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
+    finetune(replace_settings(config, regions=str(poor), blind=False), BRIEF, tmp_path / "other")
     one, other = (
         (tmp_path / run / "seed-0" / "predictions_val.jsonl").read_text()
         for run in ("one", "other")
@@ -231,7 +233,7 @@ def test_tags_need_the_annotated_objects_in_their_order(
     """B7: on any other store, every tag would name some other region."""
     images = RegionStore(world / "store").ids
     for objects, other in ((0, "sorted"), (3, "more")):
-        config = configured(
+        config = make_settings(
             FinetuneConfig,
             model=trained[kind],
             task=name,
@@ -271,18 +273,20 @@ def test_the_whole_image_is_no_candidate(
 ) -> None:
     """B19: the same answers, scores and upper bounds on a store that also holds the whole image."""
     still = replace(BRIEF, lr=1e-30)  # what is learned depends on which samples share a batch
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=trained[kind],
         task=name,
         data=str(world / FOLDERS[name]),
         regions=str(world / "store"),
-        most_regions=3,
+        max_regions=3,
     )
     result = finetune(config, still, tmp_path / "parts")
-    more = changed(config, regions=str(with_whole(tmp_path / "s", RegionStore(world / "store"))))
+    more = replace_settings(
+        config, regions=str(with_whole(tmp_path / "s", RegionStore(world / "store")))
+    )
     assert finetune(more, still, tmp_path / "whole")["median"] == result["median"]
-    split = named("tasks", Task, name).dev[0]
+    split = resolve("tasks", Task, name).dev[0]
     written = [
         homes.answers(tmp_path / run / "seed-0" / f"predictions_{split}.jsonl")
         for run in ("parts", "whole")
@@ -300,14 +304,18 @@ def test_what_each_model_sees_of_an_image(
     whole = with_whole(tmp_path / "store", plain)
     name = next(name for name in plain.ids if plain.count(name) > 2)
     for kind, folder in trained.items():
-        config = configured(FinetuneConfig, model=folder, regions=str(whole), most_regions=2)
-        student = load_student(folder)
-        texts = TextSamples([Example("a", "red", images=(name,))], student.inputs(8)[0])
-        task = named("tasks", Task, "snli-ve")
+        config = make_settings(FinetuneConfig, model=folder, regions=str(whole), max_regions=2)
+        student = load_encoder(folder)
+        texts = TextDataset([Example("a", "red", images=(name,))], student.inputs(8)[0])
+        task = resolve("tasks", Task, "snli-ve")
         inputs = regions_of(
-            config.regions, task, config.train_splits, blind=config.blind, flip=config.pixels.flip
+            config.regions,
+            task,
+            config.train_splits,
+            blind=config.zero_region_features,
+            flip=config.pixels.flip,
         )
-        (sample,) = seen({"dev": texts}, student, task, inputs)["dev"].get([0], ())
+        (sample,) = add_regions({"dev": texts}, student, task, inputs)["dev"].get([0], ())
         boxes = plain[name].boxes[:2]
         if kind == "vlbert":
             last = np.array([1 - 1 / 60, 1 - 1 / 40] * 2, np.float32)
@@ -318,10 +326,12 @@ def test_what_each_model_sees_of_an_image(
 def heads(kind: str, task: str, hidden: int = 768) -> int:
     with torch.device("meta"):
         reading = HeadContext(
-            Sizes(text=hidden, pooled=hidden, visual=hidden), FORMS[task], toys.bert_words()
+            OutputSizes(text=hidden, pooler_output=hidden, visual=hidden),
+            FORMS[task],
+            toys.bert_words(),
         )
         head = DESIGNS[kind].heads[task](reading)
-        objective = Supervised(reading.sizes, form=reading.form, head=head)
+        objective = SupervisedObjective(reading.sizes, output_type=reading.output_type, head=head)
         return sum(p.numel() for p in objective.parameters())
 
 
@@ -344,30 +354,35 @@ def test_heads_have_the_papers_sizes() -> None:
 
 def test_pre_training_has_the_papers_sizes() -> None:
     """UNITER's masked LM counts for a cased vocabulary; its classes are 1,601, its features 2,048 numbers."""
-    words = Vocabulary(mask_id=103, ordinary=range(5))
-    sizes = Sizes(
-        text=768, pooled=768, visual=768, word_table=(30522, 768), regions=2048, classes=1601
+    words = MaskingVocabulary(mask_id=103, replacement_ids=range(5))
+    sizes = OutputSizes(
+        text=768,
+        pooler_output=768,
+        visual=768,
+        input_embeddings=(30522, 768),
+        regions=2048,
+        classes=1601,
     )
     for kind, cased, total, core in (
         ("visualbert", 0, 112_074_812, 111_450_624),
         ("uniter", 28_996, 112_938_887, 109_898_752),
     ):
-        given = ObjectiveContext(sizes._replace(word_table=(cased or 30522, 768)), words)
+        given = ObjectiveContext(sizes._replace(input_embeddings=(cased or 30522, 768)), words)
         with torch.device("meta"):
-            objectives = DESIGNS[kind].phase.objectives(given, PhaseOptions())
+            objectives = DESIGNS[kind].pretraining.objectives(given, PretrainingObjectiveSettings())
             assert sum(p.numel() for o in objectives for p in o.parameters()) == total - core, kind
 
 
 def test_regression_is_tied_to_what_embeds_the_features() -> None:
     torch.manual_seed(0)
-    sizes = Sizes(text=8, visual=8, regions=6)
-    objective = MaskedRegions(sizes, kind="regress", norm=True, tied=True)
+    sizes = OutputSizes(text=8, visual=8, regions=6)
+    objective = MaskedRegionModeling(sizes, kind="regress", norm=True, tied=True)
     table, states = torch.randn(8, 6), torch.randn(2, 3, 8)
     chosen = torch.tensor([[1, -100, 1], [-100, 1, -100]])
     targets = torch.randn(2, 3, 6)
     labels = {"regress_regions": chosen, "regress_regions_targets": targets}
     batch = Batch(ids=("a", "b"), labels=labels)
-    (loss,) = objective(EncoderOutput(visual=states, region_table=table), batch).values()
+    (loss,) = objective(EncoderOutput(visual=states, region_embedding_weight=table), batch).values()
     found = objective.head(states) @ table + objective.bias
     assert loss.item() == pytest.approx(
         (found - targets)[chosen == 1].pow(2).sum().item(), rel=1e-5
@@ -380,13 +395,13 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
     """Only the state at the last [MASK] counts, wherever padding ends; without one, one line."""
     batch = collate(text_only.get(range(3), ()))
     form = Classification(("a", "b"))
-    reading = HeadContext(Sizes(text=8), form, bert_tokenizer)
+    reading = HeadContext(OutputSizes(text=8), form, bert_tokenizer)
     head = vlberts.VLBertVqaHead(reading)
-    objective = Supervised(reading.sizes, form=form, head=head).eval()
+    objective = SupervisedObjective(reading.sizes, output_type=form, head=head).eval()
     head.mask_id = 4
-    ids = batch.text.ids.clone()
+    ids = batch.text.input_ids.clone()
     ids[0, 2], ids[1, 3], ids[1, 1], ids[2, 1] = 4, 4, 4, 4
-    batch = replace(batch, text=replace(batch.text, ids=ids))
+    batch = replace(batch, text=replace(batch.text, input_ids=ids))
     states = torch.randn(*ids.shape, 8)
     expected = head.classify(head.between(torch.stack([states[0, 2], states[1, 3], states[2, 1]])))
     torch.testing.assert_close(objective.outputs(EncoderOutput(text=states), batch), expected)
@@ -397,21 +412,24 @@ def test_a_mask_is_where_the_answer_is_read(text_only: Any, bert_tokenizer: Any)
 
 def test_examples_ask_at_a_mask(world: Path, trained: dict[str, str]) -> None:
     example = toys.examples(1)[0]
-    model = load_student(trained["vlbert"])
+    model = load_encoder(trained["vlbert"])
     reading = HeadContext(model.sizes, FORMS["vqa"], model.text.tokenizer)
-    assert visualberts.VisualBertVqaHead(reading).ask(example).text == f"{example.text} [MASK]"
-    assert vlberts.VLBertVqaHead(reading).ask(example).pair == "[MASK]"
+    assert (
+        visualberts.VisualBertVqaHead(reading).prepare_example(example).text
+        == f"{example.text} [MASK]"
+    )
+    assert vlberts.VLBertVqaHead(reading).prepare_example(example).text_pair == "[MASK]"
     row = model.inputs(32)[0].engine.encode("red [MASK]")
     assert model.text.tokenizer.mask_token_id in row.ids
 
 
 def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str, str]) -> None:
-    model = load_student(trained["vlbert"])
+    model = load_encoder(trained["vlbert"])
     table, ids = model.word_embeddings().weight.detach(), model.text.tokenizer.convert_tokens_to_ids
     reading = HeadContext(
         model.sizes, OpenAnswer(("red", "left of", "")), model.text.tokenizer, table
     )
-    rows = answer_rows(reading.form.labels, reading, table)
+    rows = mean_answer_embeddings(reading.output_type.labels, reading, table)
     torch.testing.assert_close(rows[0], table[ids("red")])
     torch.testing.assert_close(rows[1], (table[ids("left")] + table[ids("of")]) / 2)
     assert not rows[2].any()
@@ -419,20 +437,20 @@ def test_answers_start_as_the_mean_of_their_words(world: Path, trained: dict[str
 
 
 def test_without_regions_images_are_not_read_apart(world: Path, trained: dict[str, str]) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig, model=trained["uniter"], task="nlvr2", data=str(world / "nlvr2")
     )
     splits = {"train": [Example("a", "a dog", images=("1", "2"))]}
-    model = load_student(trained["uniter"])
-    task = named("tasks", Task, "nlvr2")
+    model = load_encoder(trained["uniter"])
+    task = resolve("tasks", Task, "nlvr2")
     assert (
         type(head_of(model, task, splits, head_name(model, task, config), "", True))
-        is FirstPosition
+        is PooledClsHead
     )
-    with_regions = changed(config, regions=str(world / "store"))
+    with_regions = replace_settings(config, regions=str(world / "store"))
     assert (
         type(head_of(model, task, splits, head_name(model, task, with_regions), "", True))
-        is ImagesApart
+        is ImagePairHead
     )
 
 
@@ -474,11 +492,11 @@ def test_kinds_of_loss_by_hand() -> None:
     odds = two.view(2, 2, 2).log_softmax(-1)
     by_hand = -(odds[0, 0, 1] + odds[0, 1, 0] + odds[1, 0, 0] + odds[1, 1, 1])
     assert float(each.loss(two, torch.tensor([0, 1]))) == pytest.approx(float(by_hand), rel=1e-5)
-    assert each.outputs == 2 and each.predict(two.numpy()).tolist() == [0, 1]
+    assert each.head_width == 2 and each.predict(two.numpy()).tolist() == [0, 1]
 
 
 def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str, str]) -> None:
-    model = load_student(trained["uniter"])
+    model = load_encoder(trained["uniter"])
     rows = model.text.encoder.embeddings.token_type_embeddings.weight.detach().clone()
     model.see(2), model.see(2)
     table = model.text.encoder.embeddings.token_type_embeddings
@@ -487,7 +505,7 @@ def test_a_second_image_gets_a_segment_of_its_own(world: Path, trained: dict[str
     )
     homes.put(world / "unused", "")  # the folder stays the module's
     model.export(world / "wider")
-    assert load_student(world / "wider").join.image_types == [1, 2]
+    assert load_encoder(world / "wider").join.image_types == [1, 2]
 
 
 def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
@@ -509,13 +527,13 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     CLIPImageProcessorPil(**sides).save_pretrained(tmp_path / "vit")
     out = tmp_path / "store"
     made = regions(
-        configured(
+        make_settings(
             RegionsConfig, images=str(photos), grid=2, backbone=str(tmp_path / "vit"), cpu=True
         ),
         out,
     )
     assert made["images"] == 12 and made["regions"] == 48
-    seen = configured(
+    seen = make_settings(
         PretrainConfig,
         model="vlbert",
         student=str(tmp_path / "bert"),
@@ -524,7 +542,7 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
         region_classes="none",  # a grid's regions have no classes (B10)
     )
     assert pretrain(seen, BRIEF, tmp_path / "seen")["left_out"] == 0
-    asked = configured(
+    asked = make_settings(
         FinetuneConfig,
         model=str(tmp_path / "seen" / "model"),
         regions=str(out),
@@ -535,7 +553,10 @@ def test_ones_own_photos_from_pixels_to_answers(tmp_path: Path) -> None:
     )
     assert finetune(asked, BRIEF, tmp_path / "answers")["headline"] == "accuracy"
     assert (
-        "dev" in finetune(changed(asked, regions="", image=""), BRIEF, tmp_path / "blind")["median"]
+        "dev"
+        in finetune(replace_settings(asked, regions="", image=""), BRIEF, tmp_path / "blind")[
+            "median"
+        ]
     )
     name = table[1].split(",")[1]
     hint = "differ in capitals alone, such as"

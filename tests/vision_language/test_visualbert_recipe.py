@@ -25,16 +25,16 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.pretrain.data import judged_texts, task_texts
 from groundling.core.batch import Example, Sample, collate
 from groundling.core.errors import InputError
-from groundling.data.regions.samples import RegionOptions, RegionSamples
+from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import DrawnTexts, TextInput, TextSamples
+from groundling.data.samples import SampledTextDataset, TextDataset, TextRowEncoder
 from groundling.models.heads import HEADS
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks.flickr_entities import FLICKR30K
 from groundling.tasks.nlvr2 import NLVR2
-from groundling.tasks.vcr import ANSWER, items, mentioned_in
-from groundling.vision_language.end_to_end import EndToEnd, end_to_end
-from groundling.vision_language.loading import load_student
+from groundling.tasks.vcr import ANSWER, mentioned_in, read_items
+from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model
+from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.visualbert import VisualBertEmbeddings, visualbert
 
 BRIEF = replace(STEPS, steps=2, batch=4)
@@ -69,7 +69,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def on_captions(place: Path) -> PretrainConfig:
-    return configured(
+    return make_settings(
         PretrainConfig,
         student=str(place / "bert"),
         regions=str(place / "captioned"),
@@ -86,7 +86,7 @@ def first(on_captions: PretrainConfig, place: Path) -> Path:
 
 def on_task(place: Path, task: str, **changes: Any) -> PretrainConfig:
     of_vcr = task.startswith("vcr")
-    return configured(
+    return make_settings(
         PretrainConfig,
         student=str(place / "bert"),
         regions=str(place / ("store" if of_vcr else "captioned")),
@@ -109,7 +109,7 @@ def refusal(config: PretrainConfig | FinetuneConfig, out: Path) -> str:
 
 
 def test_objects_that_any_of_nine_texts_names(place: Path, tmp_path: Path) -> None:
-    (item, *_) = items(place / "vcr", "val")
+    (item, *_) = read_items(place / "vcr", "val")
     assert mentioned_in(item) == (0, 1, 2)
     texts: list[Any] = [["so", "."]] * 4
 
@@ -126,20 +126,24 @@ def test_objects_that_any_of_nine_texts_names(place: Path, tmp_path: Path) -> No
 @pytest.mark.parametrize("whole", [False, True])
 def test_words_keep_their_regions_when_others_are_left_out(whole: bool, place: Path) -> None:
     examples = ANSWER.read(place / "vcr", "val")
-    examples = [replace(one, mentioned=(0, 2), tags=one.tags[:1]) for one in examples]
-    texts = TextSamples(examples, TextInput(homes.words(), 40))
+    examples = [
+        replace(one, mentioned_objects=(0, 2), region_tags=one.region_tags[:1]) for one in examples
+    ]
+    texts = TextDataset(examples, TextRowEncoder(homes.words(), 40))
     regions = RegionStore(place / "store")
 
     def seen(**options: Any) -> Sample:
-        (sample,) = RegionSamples(texts, regions, RegionOptions(whole=whole, **options)).get(
+        (sample,) = RegionDataset(texts, regions, RegionOptions(whole_image=whole, **options)).get(
             [0], ()
         )
         return sample
 
     def named(row: Sample) -> set[bytes]:
         """The features of the regions that its pieces name."""
-        assert row.text is not None and row.text.region is not None and row.regions is not None
-        places = sorted(set(row.text.region.tolist()) - {-1})
+        assert (
+            row.text is not None and row.text.region_index is not None and row.regions is not None
+        )
+        places = sorted(set(row.text.region_index.tolist()) - {-1})
         return {row.regions.features[number].tobytes() for number in places}
 
     every, some = seen(), seen(mentioned=True)
@@ -155,7 +159,7 @@ def test_words_keep_their_regions_when_others_are_left_out(whole: bool, place: P
 def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     place: Path, tmp_path: Path
 ) -> None:
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
         join="visualbert",
@@ -168,21 +172,23 @@ def test_the_flag_travels_with_the_model_and_is_refused_elsewhere(
     finetune(config, BRIEF, tmp_path / "out")
     described = tmp_path / "out/seed-0/model/groundling_task.json"
     assert json.loads(described.read_text())["reads"]["mentioned"] is True
-    assert "leave it or --no-tags out" in refusal(changed(config, tags=False), tmp_path / "no")
-    other = changed(
+    assert "leave it or --no-object-tags out" in refusal(
+        replace_settings(config, tags=False), tmp_path / "no"
+    )
+    other = replace_settings(
         config, task="nlvr2", data=str(place / "nlvr2"), regions=str(place / "captioned")
     )
     assert "texts of nlvr2 name no objects by their numbers" in refusal(other, tmp_path / "no")
     captions = on_task(place, "vcr", mentioned=True)
-    captions = changed(captions, task="", data="", captions=str(place / "some.token.txt"))
-    assert "--mentioned: captions have none" in refusal(captions, tmp_path / "no")
+    captions = replace_settings(captions, task="", data="", captions=str(place / "some.token.txt"))
+    assert "--mentioned-objects-only: captions have none" in refusal(captions, tmp_path / "no")
 
 
 # -- the phase on a task's own texts -----------------------------------------------------------------------------------
 
 
 def test_the_phase_keeps_what_words_name(place: Path, tmp_path: Path) -> None:
-    """B18: with `--no-tags`, positions of words no longer reach their regions, and the loss is another one."""
+    """B18: with `--no-object-tags`, positions of words no longer reach their regions, and the loss is another one."""
     losses = []
     for tags in (True, False):
         config = on_task(place, "vcr", tags=tags)
@@ -196,19 +202,23 @@ def test_judged_choices_and_statements(place: Path) -> None:
     folder = place / "vcr"
     choices = judged_texts(ANSWER, folder, tags=True)
     statements = judged_texts(NLVR2, place / "nlvr2")
-    text = TextInput(homes.words(), 40)
+    text = TextRowEncoder(homes.words(), 40)
     rights = 0
     for epoch in range(4):
         rngs = [np.random.default_rng([epoch, n]) for n in range(8)]
-        drawn = DrawnTexts([(one,) for one in choices], text, judged=True).get(range(8), rngs)
+        drawn = SampledTextDataset([(one,) for one in choices], text, judged=True).get(
+            range(8), rngs
+        )
         for sample, example in zip(drawn, choices, strict=True):
             assert sample.example is not None and "label" not in sample.labels
-            is_right = sample.example.pair == example.choices[int(str(example.label))]
+            is_right = sample.example.text_pair == example.choices[int(str(example.label))]
             assert sample.labels["sentence_image"] == is_right
             rights += is_right
     assert 0 < rights < 32
     rngs = [np.random.default_rng(n) for n in range(8)]
-    drawn = DrawnTexts([(one,) for one in statements], text, judged=True).get(range(8), rngs)
+    drawn = SampledTextDataset([(one,) for one in statements], text, judged=True).get(
+        range(8), rngs
+    )
     assert [int(one.labels["sentence_image"]) for one in drawn] == [1, 0] * 4
 
 
@@ -217,7 +227,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
     task: str, first: Path, place: Path, tmp_path: Path
 ) -> None:
     config = on_task(place, task, task_answers="judged")
-    config = changed(config, student=str(first))
+    config = replace_settings(config, student=str(first))
     still = replace(BRIEF, steps=1, lr=1e-30)
     result = pretrain(config, still, tmp_path / "out")
     assert result["objectives"] == ["masked_lm", "sentence_image"]
@@ -237,7 +247,7 @@ def test_the_codes_phase_goes_on_with_the_head_of_captions(
 def test_what_cannot_be_judged(
     changes: dict[str, Any], message: str, place: Path, tmp_path: Path
 ) -> None:
-    config = changed(on_task(place, "nlvr2", task_answers="judged"), **changes)
+    config = replace_settings(on_task(place, "nlvr2", task_answers="judged"), **changes)
     assert message in refusal(config, tmp_path / "out")
 
 
@@ -256,7 +266,7 @@ def test_a_caption_of_several_phrases_is_one_text(tmp_path: Path) -> None:
     put(tmp_path / "train.txt", "7\n")
     assert len(FLICKR30K.read(tmp_path, "train")) == 3
     texts = task_texts(FLICKR30K, tmp_path)
-    assert [(text.text, text.tags) for text in texts] == [("A man sees a dog", ()), ("A dog runs", ())]  # fmt: skip
+    assert [(text.text, text.region_tags) for text in texts] == [("A man sees a dog", ()), ("A dog runs", ())]  # fmt: skip
 
 
 # -- captions alone (C1) -----------------------------------------------------------------------------------------------
@@ -268,17 +278,17 @@ def test_captions_alone_see_no_image(
     others = store(tmp_path / "others", [f"{n:03d}" for n in range(8)], classes=3)
     weights = []
     for regions in (place / "captioned", others):
-        config = changed(on_captions, grounded=False, regions=(str(regions),))
+        config = replace_settings(on_captions, grounded=False, regions=(str(regions),))
         out = tmp_path / "out" / regions.name
         result = pretrain(config, BRIEF, out)
         assert result["objectives"] == ["masked_lm", "sentence_image"]
-        weights.append(load_student(out / "model").state_dict())
+        weights.append(load_encoder(out / "model").state_dict())
     assert all(torch.equal(value, weights[1][name]) for name, value in weights[0].items())
     for change, message in (
         ({"model": "uniter"}, "of uniter reads the image"),
         ({"captions": (), "task": "nlvr2", "data": str(place / "nlvr2")}, "pass --captions"),
     ):
-        config = changed(on_captions, grounded=False, **change)  # type: ignore[arg-type]
+        config = replace_settings(on_captions, grounded=False, **change)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
 
 
@@ -288,11 +298,11 @@ def test_captions_alone_see_no_image(
 def test_boxes_are_appended_to_features(
     on_captions: PretrainConfig, first: Path, place: Path, tmp_path: Path
 ) -> None:
-    result = pretrain(changed(on_captions, region_boxes=True), BRIEF, tmp_path / "out")
-    model = load_student(tmp_path / "out/model")
+    result = pretrain(replace_settings(on_captions, region_boxes=True), BRIEF, tmp_path / "out")
+    model = load_encoder(tmp_path / "out/model")
     assert isinstance(model.join, VisualBertEmbeddings) and model.join.boxes
     assert model.join.projection.in_features == 12 + 6
-    plain = load_student(first)
+    plain = load_encoder(first)
     width = model.join.projection.out_features
     count = sum(parameter.numel() for parameter in plain.parameters())
     assert result["parameters"] == count + 6 * width
@@ -300,18 +310,18 @@ def test_boxes_are_appended_to_features(
         ({"student": str(first)}, "not this visualbert; leave it out"),
         ({"model": "uniter"}, "--region-boxes: is about a new VisualBERT, not uniter"),
     ):
-        config = changed(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
+        config = replace_settings(on_captions, region_boxes=True, **changes)  # type: ignore[arg-type]
         assert message in refusal(config, tmp_path / "no")
-    tuned = configured(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
-    tuned = changed(tuned, regions=(str(place / "captioned"),), region_boxes=True)
-    assert "pass --join visualbert with a BERT" in refusal(tuned, tmp_path / "no")
+    tuned = make_settings(FinetuneConfig, model=str(first), task="nlvr2", data=str(place / "nlvr2"))
+    tuned = replace_settings(tuned, regions=(str(place / "captioned"),), region_boxes=True)
+    assert "pass --architecture visualbert with a BERT" in refusal(tuned, tmp_path / "no")
 
 
 def test_a_store_without_classes_has_none_to_embed(
     on_captions: PretrainConfig, tmp_path: Path
 ) -> None:
     bare = store(tmp_path / "bare", [f"{n:03d}" for n in range(8)], classes=0)
-    config = changed(on_captions, object_classes=True, regions=(str(bare),))
+    config = replace_settings(on_captions, object_classes=True, regions=(str(bare),))
     assert "--object-classes: the regions of" in refusal(config, tmp_path / "no")
 
 
@@ -320,11 +330,11 @@ def test_r2cs_regions_in_plain_words() -> None:
     words = toys.bert_words()
     torch.manual_seed(2)
     model = visualbert(toys.bert(len(words)), words, width=12, classes=5, boxes=True).eval()
-    assert model.whole
-    (sample,) = TextSamples([Example("a", "a dog")], TextInput(words, 20)).get([0])
+    assert model.reads_whole_image
+    (sample,) = TextDataset([Example("a", "a dog")], TextRowEncoder(words, 20)).get([0])
     row = toys.regions(3, 2)
     batch = collate([replace(sample, regions=row)])
-    join, bert = model.join, model.text.encoder
+    join, bert = model.embeddings, model.text.encoder
     assert (
         isinstance(join, VisualBertEmbeddings) and join.r2c is not None and row.classes is not None
     )
@@ -348,17 +358,19 @@ def test_r2cs_regions_in_plain_words() -> None:
 # -- ResNet trained along ----------------------------------------------------------------------------------------------
 
 
-def of_pixels(place: Path, early: bool = True) -> EndToEnd:
+def of_pixels(place: Path, early: bool = True) -> EndToEndModel:
     words = homes.words()
     torch.manual_seed(3)
     bert = toys.bert(len(words))
-    return end_to_end(bert, words, place / "resnet", 48, 0, visualbert, classes=5, early=early)
+    return make_end_to_end_model(
+        bert, words, place / "resnet", 48, 0, visualbert, classes=5, early=early
+    )
 
 
 @torch.no_grad()
 def test_segments_are_read_by_the_last_stage(place: Path) -> None:
     model = of_pixels(place).eval()
-    join = model.join
+    join = model.embeddings
     assert isinstance(join, VisualBertEmbeddings) and join.r2c is not None
     assert join.r2c.segments is not None
     cover = torch.zeros(2, 14, 14, dtype=torch.bool)
@@ -374,17 +386,17 @@ def test_segments_are_read_by_the_last_stage(place: Path) -> None:
     assert inputs[0].shape == (2, 16, 7, 7) and inputs[1].shape[2:] == (7, 7)
     added = join.r2c.segments(cover[:, None].float() - 0.5)
     assert added.shape == (2, 32, 7, 7)
-    torch.testing.assert_close(join.inside(states, cover), states + added[:, :16])
+    torch.testing.assert_close(join.prepare_last_stage(states, cover), states + added[:, :16])
     wide = torch.randn(2, 40, 7, 7)
-    torch.testing.assert_close(join.inside(wide, cover)[:, 32:], wide[:, 32:])
-    assert torch.equal(join.seen(states, cover), states)
+    torch.testing.assert_close(join.prepare_last_stage(wide, cover)[:, 32:], wide[:, 32:])
+    assert torch.equal(join.mask_last_stage(states, cover), states)
     other = collate([seen_in_pixels(~cover.numpy())])
     assert (model(batch).visual - model(other).visual).abs().max() > 1e-5
 
 
 def seen_in_pixels(cover: np.ndarray) -> Sample:
-    (sample,) = TextSamples([Example("a", "a dog")], TextInput(homes.words(), 20)).get([0])
-    row = replace(toys.regions(1, 2, width=0), cover=cover)
+    (sample,) = TextDataset([Example("a", "a dog")], TextRowEncoder(homes.words(), 20)).get([0])
+    row = replace(toys.regions(1, 2, width=0), segmentation=cover)
     pixels = np.random.default_rng(0).integers(0, 256, (3, 48, 64), dtype=np.uint8)
     return replace(sample, regions=row, pixels=pixels)
 
@@ -395,12 +407,12 @@ def test_from_bert_to_vcr_through_both_phases(
 ) -> None:
     images = str(place / "images")
     seeing = {"images": images, "backbone": str(place / "resnet"), "side": 32, "flip": False}
-    config = changed(on_captions, object_classes=True, early_fusion=early, **seeing)  # type: ignore[arg-type]
+    config = replace_settings(on_captions, object_classes=True, early_fusion=early, **seeing)  # type: ignore[arg-type]
     pretrain(config, BRIEF, tmp_path / "captions")
     config = on_task(place, "vcr", mentioned=True, images=images)
-    config = changed(config, student=str(tmp_path / "captions/model"))
+    config = replace_settings(config, student=str(tmp_path / "captions/model"))
     pretrain(config, BRIEF, tmp_path / "task")
-    tuned = configured(
+    tuned = make_settings(
         FinetuneConfig,
         model=str(tmp_path / "task/model"),
         task="vcr/answer",
@@ -411,10 +423,10 @@ def test_from_bert_to_vcr_through_both_phases(
     )
     finetune(tuned, BRIEF, tmp_path / "tuned")
     stages = ("captions/model", "task/model", "tuned/seed-0/model")
-    models = [load_student(tmp_path / stage) for stage in stages]
+    models = [load_encoder(tmp_path / stage) for stage in stages]
     for model in models:
-        assert isinstance(model, EndToEnd) and isinstance(model.join, VisualBertEmbeddings)
-        assert (model.side, model.whole, model.fusion is None) == (32, True, early)
+        assert isinstance(model, EndToEndModel) and isinstance(model.join, VisualBertEmbeddings)
+        assert (model.side, model.reads_whole_image, model.fusion is None) == (32, True, early)
     last = "cnn.encoder.stages.3.layers.0.layer.1.convolution.weight"
     learned = [model.state_dict()[last] for model in models]
     assert not torch.equal(learned[0], learned[1]) and not torch.equal(learned[1], learned[2])
@@ -422,7 +434,7 @@ def test_from_bert_to_vcr_through_both_phases(
     about = json.loads(described.read_text())
     described.write_text(json.dumps(about | {"kind": "uniter"}))
     with pytest.raises(InputError, match="a uniter model has no CNN"):
-        load_student(tmp_path / "task/model")
+        load_encoder(tmp_path / "task/model")
 
 
 def test_what_the_files_hold() -> None:

@@ -29,7 +29,7 @@ from groundling.commands.pretrain import COMMAND as pretrain
 from groundling.commands.pretrain import PretrainConfig
 from groundling.commands.regions import COMMAND as regions
 from groundling.commands.regions import RegionsConfig
-from groundling.core.batch import Batch, EncoderOutput, Example, Regions, Sizes, collate
+from groundling.core.batch import Batch, EncoderOutput, Example, OutputSizes, Regions, collate
 from groundling.core.errors import InputError
 from groundling.core.output_types import (
     Classification,
@@ -40,21 +40,31 @@ from groundling.core.output_types import (
     with_loss,
 )
 from groundling.core.rng import generator
-from groundling.data.image_samples import Mirror, MirroredSamples, PictureSamples, mirrored_regions
-from groundling.data.regions.annotations import CLASSES, class_names, metadata
-from groundling.data.regions.samples import RegionOptions, RegionSamples, with_whole_image, within
+from groundling.data.image_samples import (
+    ExampleMirror,
+    ImageDataset,
+    MirroredDataset,
+    mirrored_regions,
+)
+from groundling.data.regions.annotations import CLASSES, class_names, read_vcr_objects
+from groundling.data.regions.samples import (
+    RegionDataset,
+    RegionOptions,
+    add_whole_image,
+    truncate_to_budget,
+)
 from groundling.data.regions.store import ImageRegions, RegionStore, RegionWriter
-from groundling.data.samples import TextInput, TextSamples
-from groundling.data.text.words import rewritten
-from groundling.models.heads import save_heads, start_layer
-from groundling.models.task_heads import HeadContext, plain_head
-from groundling.objectives import ObjectiveContext, part_named
-from groundling.objectives.masked_regions import MaskedRegions
-from groundling.objectives.region_classes import RegionClasses
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import changed, configured
-from groundling.vision_language.end_to_end import EndToEnd, end_to_end, under
-from groundling.vision_language.loading import load_student
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.data.text.words import replace_words
+from groundling.models.heads import init_layer, save_heads
+from groundling.models.task_heads import HeadContext, make_plain_head
+from groundling.objectives import ObjectiveContext, find_objective
+from groundling.objectives.masked_regions import MaskedRegionModeling
+from groundling.objectives.region_classes import RegionClassification
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings, replace_settings
+from groundling.vision_language.end_to_end import EndToEndModel, make_end_to_end_model, mask_boxes
+from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.vlbert import (
     NAMES,
     VLBertChoiceHead,
@@ -101,7 +111,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         put(folder / f"{split}.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     homes.student(folder / "bert")
     resnet(folder / "resnet")
-    config = configured(
+    config = make_settings(
         RegionsConfig,
         images=str(folder / "vcr1images"),
         boxes=str(folder / "vcr1images"),
@@ -110,13 +120,13 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         cpu=True,
     )
     regions(config, folder / "store")
-    regions(changed(config, whole=True), folder / "whole")
+    regions(replace_settings(config, whole=True), folder / "whole")
     return folder
 
 
 @pytest.fixture(scope="module")
 def settings(place: Path) -> FinetuneConfig:
-    return configured(
+    return make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
         join="vlbert",
@@ -131,7 +141,7 @@ def settings(place: Path) -> FinetuneConfig:
 
 
 def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
-    objects = metadata(place / "vcr1images/film/0.json")
+    objects = read_vcr_objects(place / "vcr1images/film/0.json")
     covers = objects.cover()
     assert covers.shape == (4, 14, 14) and covers[:3].any((1, 2)).all()
     assert covers[0, :, :7].all() and not covers[0, :, 7:].any()  # the left half of the box
@@ -139,10 +149,12 @@ def test_a_store_of_vcr_holds_segments_and_cocos_classes(place: Path) -> None:
     for name, first in (("store", 0), ("whole", 1)):
         seen = RegionStore(place / name, features=False)
         assert seen.covers and seen.faults() == []
-        cover = seen["film/0"].cover
+        cover = seen["film/0"].segmentation
         assert cover is not None and cover.dtype == bool and len(cover) == first + 4
         assert np.array_equal(cover[first:], covers) and cover[:first].all()
-        assert RegionStore(place / name)["film/0"].cover is None  # features are there already
+        assert (
+            RegionStore(place / name)["film/0"].segmentation is None
+        )  # features are there already
         classes = seen["film/0"].classes
         assert classes is not None and seen.classes == 80 and not classes[:first].any()
         named = [CLASSES[number] for number in classes[first:].argmax(1)]
@@ -160,7 +172,7 @@ def test_cells_survive_packing(tmp_path: Path) -> None:
     found = ImageRegions("a", (9, 9), boxes, np.ones(5), np.ones((5, 2)), cover=cover)
     RegionWriter(tmp_path).write(0, [found])
     RegionWriter(tmp_path).close({})
-    kept = RegionStore(tmp_path, features=False)["a"].cover
+    kept = RegionStore(tmp_path, features=False)["a"].segmentation
     assert kept is not None and np.array_equal(kept, cover)
     whole = found.with_whole(np.ones((1, 2))).cover
     assert whole is not None and whole[0].all() and np.array_equal(whole[1:], cover)
@@ -185,47 +197,47 @@ def test_damaged_segments_are_named(place: Path, tmp_path: Path) -> None:
         about = json.loads((place / "vcr1images/film/0.json").read_text()) | {field: value}
         path = put(tmp_path / "vcr/0.json", json.dumps(about))
         with pytest.raises(InputError, match=r"0\.json: ") as caught:
-            metadata(path)
+            read_vcr_objects(path)
         assert "\n" not in str(caught.value)
 
 
 def test_a_new_end_to_end_model_learns_vcr_as_the_paper_does(
     settings: FinetuneConfig, place: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = changed(settings, save_model=True, long_side=50)
+    config = replace_settings(settings, save_model=True, longest_edge=50)
     finetune(config, TWO, tmp_path / "paper")
     result = json.loads((tmp_path / "paper/seed-0/result.json").read_text())
     assert result["objectives"] == ["supervised", "region_classes"] and "notes" not in result
     assert {"task", "region_classes"} <= log_of(tmp_path / "paper/seed-0")[0].keys()
-    model = load_student(tmp_path / "paper/seed-0/model")
-    assert isinstance(model, EndToEnd) and (model.side, model.long_side) == (40, 50)
-    assert model.regions_from
-    finetune(changed(settings, beside=False), TWO, tmp_path / "alone")
+    model = load_encoder(tmp_path / "paper/seed-0/model")
+    assert isinstance(model, EndToEndModel) and (model.side, model.longest_edge) == (40, 50)
+    assert model.regions_provenance
+    finetune(replace_settings(settings, beside=False), TWO, tmp_path / "alone")
     assert log_of(tmp_path / "alone/seed-0")[0].keys().isdisjoint({"region_classes"})
     # A store from before, without segments and without classes.
     plain = store(tmp_path / "plain", [f"film/{n}" for n in range(3)], classes=0, objects=4)
     capsys.readouterr()
     with pytest.raises(InputError, match="region_classes learns the classes of regions"):
-        finetune(changed(settings, regions=str(plain)), TWO, tmp_path / "no")
-    finetune(changed(settings, regions=str(plain), beside=False), TWO, tmp_path / "old")
+        finetune(replace_settings(settings, regions=str(plain)), TWO, tmp_path / "no")
+    finetune(replace_settings(settings, regions=str(plain), beside=False), TWO, tmp_path / "old")
     assert "plain: no segments of objects, so whole boxes are seen" in capsys.readouterr().err
     assert json.loads((tmp_path / "old/seed-0/result.json").read_text())["notes"]
 
 
 def test_sides_change_when_a_model_is_fine_tuned(settings: FinetuneConfig, tmp_path: Path) -> None:
-    first = changed(settings, save_model=True)
+    first = replace_settings(settings, save_model=True)
     finetune(first, TWO, tmp_path / "first")
     model = str(tmp_path / "first/seed-0/model")
-    again = changed(first, model=model, join="", backbone="", side=0, long_side=60)
+    again = replace_settings(first, model=model, join="", backbone="", side=0, longest_edge=60)
     finetune(again, TWO, tmp_path / "again")
-    kept = load_student(tmp_path / "again/seed-0/model")
-    assert isinstance(kept, EndToEnd) and (kept.side, kept.long_side) == (40, 60)
-    before = load_student(model)
-    assert isinstance(before, EndToEnd) and (before.side, before.long_side) == (40, 0)
-    with pytest.raises(InputError, match="--long-side 30: shorter than the short side of 40"):
-        finetune(changed(again, long_side=30), TWO, tmp_path / "no")
+    kept = load_encoder(tmp_path / "again/seed-0/model")
+    assert isinstance(kept, EndToEndModel) and (kept.side, kept.longest_edge) == (40, 60)
+    before = load_encoder(model)
+    assert isinstance(before, EndToEndModel) and (before.side, before.longest_edge) == (40, 0)
+    with pytest.raises(InputError, match="--longest-edge 30: shorter than the short side of 40"):
+        finetune(replace_settings(again, longest_edge=30), TWO, tmp_path / "no")
     with pytest.raises(InputError, match="uniter reads stored features"):
-        finetune(changed(settings, join="uniter"), TWO, tmp_path / "uniter")
+        finetune(replace_settings(settings, join="uniter"), TWO, tmp_path / "uniter")
 
 
 # -- the classes of regions --------------------------------------------------------------------------------------------
@@ -246,8 +258,8 @@ def seen_regions() -> Regions:
 
 def test_every_region_has_its_class_and_the_whole_image_none() -> None:
     batch = Batch(ids=("a",), regions=seen_regions())
-    sizes = Sizes(text=8, visual=8, classes=4, background=False)
-    objective = RegionClasses(sizes)
+    sizes = OutputSizes(text=8, visual=8, classes=4, background=False)
+    objective = RegionClassification(sizes)
     assert objective.classify.out_features == 5
     states = torch.randn(2, 3, 8)
     (loss,) = objective(EncoderOutput(visual=states), batch).values()
@@ -261,58 +273,67 @@ def test_every_region_has_its_class_and_the_whole_image_none() -> None:
     )
     assert objective.count(batch) == {"region_classes": 5}
     # Where the first class is none already, nothing stands before it.
-    with_none = RegionClasses(sizes._replace(background=True))
+    with_none = RegionClassification(sizes._replace(background=True))
     assert with_none.classify.out_features == 4
     assert with_none.labels(seen_regions()).tolist() == [[0, 2, 0], [0, 3, 0]]
 
 
 def test_region_classes_start_from_masked_regions(tmp_path: Path) -> None:
-    sizes = Sizes(text=8, visual=8, classes=4)
-    earlier = MaskedRegions(sizes)
-    save_heads(tmp_path, earlier.saved())
-    made = part_named("region_classes").make(ObjectiveContext(sizes))
-    done = [start_layer(layer, tmp_path, name, "bert") for layer, name in made.starts()]
+    sizes = OutputSizes(text=8, visual=8, classes=4)
+    earlier = MaskedRegionModeling(sizes)
+    save_heads(tmp_path, earlier.saved_modules())
+    made = find_objective("region_classes").make(ObjectiveContext(sizes))
+    done = [init_layer(layer, tmp_path, name, "bert") for layer, name in made.pretrained_layers()]
     assert done == [True, False]
     assert torch.equal(made.between[0].weight, earlier.head[0].weight)  # type: ignore[index, union-attr]
     with pytest.raises(InputError, match="there are none: make"):
-        part_named("region_classes").make(ObjectiveContext(sizes._replace(classes=0)))
+        find_objective("region_classes").make(ObjectiveContext(sizes._replace(classes=0)))
 
 
 # -- names -------------------------------------------------------------------------------------------------------------
 
 
 def test_words_are_rewritten_and_tags_move_along() -> None:
-    text, tags = rewritten("a Bo b Cy", [(2, 4, "Robin"), (7, 7, "and ")], ((2, 4, 0), (7, 9, 3)))
+    text, tags = replace_words(
+        "a Bo b Cy", [(2, 4, "Robin"), (7, 7, "and ")], ((2, 4, 0), (7, 9, 3))
+    )
     assert (text, [(text[a:b], n) for a, b, n in tags]) == (
         "a Robin b and Cy",
         [("Robin", 0), ("Cy", 3)],
     )
-    assert rewritten("as it is", [], ((0, 2, 1),)) == ("as it is", ((0, 2, 1),))
+    assert replace_words("as it is", [], ((0, 2, 1),)) == ("as it is", ((0, 2, 1),))
 
 
 def test_persons_have_names_that_go_round() -> None:
-    head = VLBertChoiceHead(HeadContext(Sizes(text=8, pooled=8), MultipleChoice(tuple("0123"))))
+    head = VLBertChoiceHead(
+        HeadContext(OutputSizes(text=8, pooler_output=8), MultipleChoice(tuple("0123")))
+    )
     example = Example(
         "vcr-1",
         "Why is Casey Jessie near dog ?",
         choices=("Quinn left .", "No ."),
-        tags=((7, 12, 0), (13, 19, 2), (25, 28, 3)),
-        choice_tags=(((0, 5, 14),), ()),
-        lists=((13,), (), ()),
-        objects=20,
+        region_tags=((7, 12, 0), (13, 19, 2), (25, 28, 3)),
+        choice_region_tags=(((0, 5, 14),), ()),
+        tag_lists=((13,), (), ()),
+        object_count=20,
     )
-    asked = head.ask(example)
-    names = [asked.text[start:stop] for start, stop, _ in asked.tags]
+    asked = head.prepare_example(example)
+    names = [asked.text[start:stop] for start, stop, _ in asked.region_tags]
     first = NAMES.index(names[0])
     assert names == [NAMES[first], NAMES[(first + 2) % 13], "dog"]
     assert asked.text == f"Why is {names[0]} and {names[1]} near dog ?"
     other = NAMES[(first + 14) % 13]
     assert asked.choices == (f"{other} left .", "No .")
-    assert asked.choice_tags == (((0, len(other), 14),), ()) and asked.objects == 20
-    assert head.ask(example) == asked  # whenever it is asked
-    starts = Counter(head.ask(replace(example, id=f"vcr-{n}")).text[7:10] for n in range(400))
+    assert asked.choice_region_tags == (((0, len(other), 14),), ()) and asked.object_count == 20
+    assert head.prepare_example(example) == asked  # whenever it is asked
+    starts = Counter(
+        head.prepare_example(replace(example, id=f"vcr-{n}")).text[7:10] for n in range(400)
+    )
     assert len(starts) == len(NAMES) == 13 and max(starts.values()) < 70
-    assert head.ask(Example("plain", "no tags", choices=("a", "b"))).choices == ("a", "b")
+    assert head.prepare_example(Example("plain", "no tags", choices=("a", "b"))).choices == (
+        "a",
+        "b",
+    )
 
 
 # -- mirrored pictures -------------------------------------------------------------------------------------------------
@@ -324,11 +345,11 @@ def test_left_and_right_change_places() -> None:
         "Left of the dog, right?",
         "the left bright one",
         np.array([[0, 1], [1, 0.3], [2, 0.6], [-100, -100]], np.float32),
-        tags=((12, 15, 4),),
+        region_tags=((12, 15, 4),),
     )
-    turned = Mirror(("left side", "right side", "left"))(example)
-    assert turned.text == "Right of the dog, left?" and turned.pair == "the right bright one"
-    (start, stop, number) = turned.tags[0]
+    turned = ExampleMirror(("left side", "right side", "left"))(example)
+    assert turned.text == "Right of the dog, left?" and turned.text_pair == "the right bright one"
+    (start, stop, number) = turned.region_tags[0]
     assert (turned.text[start:stop], number) == ("dog", 4)
     assert isinstance(turned.label, np.ndarray) and turned.label.dtype == np.float32
     # An answer whose counterpart is no answer counts for nothing, as the padding does.
@@ -339,11 +360,11 @@ def test_left_and_right_change_places() -> None:
     found = form.loss(outputs, torch.from_numpy(turned.label[None]))
     wanted = form.loss(outputs, torch.tensor([[0.3, 1.0, 0.0]]))
     assert torch.equal(found, wanted)
-    assert Mirror(("left", "right"))(replace(example, label=1)).label == 0
-    assert Mirror(("left", "no"))(replace(example, label=0)).label == 0
-    assert Mirror()(replace(example, label=0.5)).label == 0.5
-    choices = Mirror()(Example("b", "x", label=1, choices=("on the left", "no")))
-    assert (choices.choices, choices.choice_tags, choices.label) == (
+    assert ExampleMirror(("left", "right"))(replace(example, label=1)).label == 0
+    assert ExampleMirror(("left", "no"))(replace(example, label=0)).label == 0
+    assert ExampleMirror()(replace(example, label=0.5)).label == 0.5
+    choices = ExampleMirror()(Example("b", "x", label=1, choices=("on the left", "no")))
+    assert (choices.choices, choices.choice_region_tags, choices.label) == (
         ("on the right", "no"),
         (),
         1,
@@ -355,18 +376,18 @@ def test_boxes_and_segments_turn_with_the_pixels() -> None:
     width = 20
     corners = np.float32([[0, 0, 19, 9], [3, 2, 7, 6], [10, 0, 19, 9]]) / [20, 10, 20, 10]
     row = replace(toys.regions(0, 3), boxes=corners.astype(np.float32))
-    row = replace(row, whole=np.array([True, False, False]))
-    row = replace(row, cover=np.random.default_rng(0).random((3, 14, 14)) < 0.5)
+    row = replace(row, is_whole_image=np.array([True, False, False]))
+    row = replace(row, segmentation=np.random.default_rng(0).random((3, 14, 14)) < 0.5)
     turned = mirrored_regions(row, width)
-    assert turned.cover is not None and row.cover is not None
-    assert np.array_equal(turned.cover, row.cover[:, :, ::-1])
+    assert turned.segmentation is not None and row.segmentation is not None
+    assert np.array_equal(turned.segmentation, row.segmentation[:, :, ::-1])
     assert np.array_equal(turned.boxes[0], row.boxes[0])
     np.testing.assert_allclose(mirrored_regions(turned, width).boxes, row.boxes, atol=1e-6)
     sides = torch.tensor([20, 10, 20, 10])
     for number in range(3):
         masked = torch.tensor([[True]])
         spots = [
-            under(
+            mask_boxes(
                 torch.from_numpy(one.boxes[None, number : number + 1]) * sides + 1e-3,
                 masked,
                 20,
@@ -379,17 +400,17 @@ def test_boxes_and_segments_turn_with_the_pixels() -> None:
 
 def test_half_of_the_draws_are_mirrored_by_a_key_of_their_own(place: Path) -> None:
     example = Example("vcr-1", "left of it", choices=("a", "b"), images=("film/0",))
-    words = TextInput(toys.bert_words(), 8)
+    words = TextRowEncoder(toys.bert_words(), 8)
     kept = RegionStore(place / "store", features=False)
 
-    def pictured(one: Example) -> PictureSamples:
-        seen = RegionSamples(
-            TextSamples([one], words), kept, RegionOptions(whole=True, last_pixel=True)
+    def pictured(one: Example) -> ImageDataset:
+        seen = RegionDataset(
+            TextDataset([one], words), kept, RegionOptions(whole_image=True, last_pixel=True)
         )
-        return PictureSamples(seen, place / "vcr1images", 25, 30)
+        return ImageDataset(seen, place / "vcr1images", 25, 30)
 
     plain = pictured(example)
-    both = MirroredSamples(plain, pictured(replace(example, text="right of it")))
+    both = MirroredDataset(plain, pictured(replace(example, text="right of it")))
     assert (both.ids, len(both)) == (["vcr-1"], 1)
     (straight,) = plain.get([0], ())
     assert straight.pixels is not None and straight.pixels.shape == (3, 19, 30)
@@ -406,9 +427,9 @@ def test_half_of_the_draws_are_mirrored_by_a_key_of_their_own(place: Path) -> No
             assert choice.regions is not None and original.regions is not None
             expected = mirrored_regions(original.regions, 30) if is_turned else original.regions
             assert np.array_equal(choice.regions.boxes, expected.boxes)
-            assert choice.regions.cover is not None and expected.cover is not None
-            assert np.array_equal(choice.regions.cover, expected.cover)
-            assert np.array_equal(choice.text.ids, original.text.ids) != is_turned  # type: ignore[union-attr]
+            assert choice.regions.segmentation is not None and expected.segmentation is not None
+            assert np.array_equal(choice.regions.segmentation, expected.segmentation)
+            assert np.array_equal(choice.text.input_ids, original.text.input_ids) != is_turned  # type: ignore[union-attr]
     assert 18 < turned < 42
     batch = collate([one, straight])  # flipped views are copied
     assert batch.pixels is not None and batch.pixels.is_contiguous()
@@ -421,7 +442,7 @@ def test_flips_change_training_and_can_be_left_out(place: Path, tmp_path: Path) 
     for name in names:
         noise = np.random.default_rng(sum(name.encode())).integers(0, 256, (40, 60, 3))
         Image.fromarray(noise.astype(np.uint8)).save(put(tmp_path / f"images/{name}.png", b""))
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(place / "bert"),
         join="vlbert",
@@ -435,7 +456,7 @@ def test_flips_change_training_and_can_be_left_out(place: Path, tmp_path: Path) 
     )
     first = {}
     for name, flip in (("on", True), ("off", False)):
-        finetune(changed(config, flip=flip), TWO, tmp_path / name)
+        finetune(replace_settings(config, flip=flip), TWO, tmp_path / name)
         first[name] = [line["task"] for line in log_of(tmp_path / name / "seed-0")]
     assert first["on"] != first["off"]
 
@@ -454,8 +475,8 @@ def cut_as_released(text: int, boxes: int, budget: int) -> tuple[int, int]:
 
 
 def test_the_longer_side_is_cut_as_in_the_release() -> None:
-    long = TextSamples(
-        [Example("a", " ".join(toys.sentences()[:9]))], TextInput(toys.bert_words(), 60)
+    long = TextDataset(
+        [Example("a", " ".join(toys.sentences()[:9]))], TextRowEncoder(toys.bert_words(), 60)
     )
     (made,) = long.get([0])
     assert made.text is not None
@@ -464,42 +485,51 @@ def test_the_longer_side_is_cut_as_in_the_release() -> None:
             made.text,
             **{
                 name: made.text.__dict__[name][:pieces]
-                for name in ("ids", "special", "word", "types")
+                for name in ("input_ids", "special_tokens_mask", "word_ids", "token_type_ids")
             },
         )
-        sample = replace(made, text=short, dropped=0)
+        sample = replace(made, text=short, truncated_tokens=0)
         for count in (1, 7, 29, 40):
-            row = with_whole_image(toys.regions(0, count))
+            row = add_whole_image(toys.regions(0, count))
             for budget in (6, 20, 33, 64):
-                found, kept = within(sample, row, budget)
+                found, kept = truncate_to_budget(sample, row, budget)
                 assert found.text is not None
-                sizes = (len(found.text.ids), len(kept))
+                sizes = (len(found.text.input_ids), len(kept))
                 assert sizes == cut_as_released(pieces, count + 1, budget)
-                assert found.dropped == pieces - sizes[0] and found.left_out == count + 1 - sizes[1]
-                assert found.text.ids[-1] == short.ids[-1] and kept.whole[0]
-                assert np.array_equal(found.text.ids[:-1], short.ids[: sizes[0] - 1])
-    assert within(made, row, 0) == (made, row)
+                assert (
+                    found.truncated_tokens == pieces - sizes[0]
+                    and found.truncated_regions == count + 1 - sizes[1]
+                )
+                assert found.text.input_ids[-1] == short.input_ids[-1] and kept.is_whole_image[0]
+                assert np.array_equal(found.text.input_ids[:-1], short.input_ids[: sizes[0] - 1])
+    assert truncate_to_budget(made, row, 0) == (made, row)
 
 
 def test_choices_share_the_regions_that_the_longest_leaves_room_for() -> None:
     example = Example("a", "a dog", choices=("cat", " ".join(toys.sentences()[:4])), images=("i",))
-    texts = TextSamples([example], TextInput(toys.bert_words(), 40))
+    texts = TextDataset([example], TextRowEncoder(toys.bert_words(), 40))
     shelf = toys.Shelf({"i": toys.regions(0, 30)})
-    (found,) = RegionSamples(texts, shelf, RegionOptions(budget=24)).get([0], ())
+    (found,) = RegionDataset(texts, shelf, RegionOptions(max_sequence=24)).get([0], ())
     (plain,) = texts.get([0])
-    longest = max(len(choice.text.ids) for choice in plain.choices)  # type: ignore[union-attr]
+    longest = max(len(choice.text.input_ids) for choice in plain.choices)  # type: ignore[union-attr]
     text, boxes = cut_as_released(longest, 30, 24)
     assert [len(choice.regions) for choice in found.choices] == [boxes] * 2  # type: ignore[arg-type]
-    assert [len(choice.text.ids) for choice in found.choices][1] == text  # type: ignore[union-attr]
-    assert found.left_out == 30 - boxes and found.dropped - plain.dropped == longest - text
+    assert [len(choice.text.input_ids) for choice in found.choices][1] == text  # type: ignore[union-attr]
+    assert (
+        found.truncated_regions == 30 - boxes
+        and found.truncated_tokens - plain.truncated_tokens == longest - text
+    )
     batch = collate([found])
-    assert (batch.left_out, batch.dropped) == (found.left_out, found.dropped)
+    assert (batch.truncated_regions, batch.truncated_tokens) == (
+        found.truncated_regions,
+        found.truncated_tokens,
+    )
 
 
 def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     names = [f"{n:03d}" for n in range(6)]
     captions = "\n".join(f"{n}.jpg#0\t{' '.join(['a dog'] * 12)}" for n in names)
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="vlbert",
         student=str(place / "bert"),
@@ -516,13 +546,19 @@ def test_a_budget_is_counted_and_checked(place: Path, tmp_path: Path) -> None:
     )
     assert result["dropped_regions"] > 0
     caption = Example("a", " ".join(["a dog"] * 12))
-    (alone,) = TextSamples([caption], TextInput(homes.words(), 24)).get([0])
-    assert result["dropped_pieces"] == 6 * alone.dropped + sum(24 - text for text, _ in sizes)
-    with pytest.raises(InputError, match="--budget 2: no room for 2 pieces and a region"):
-        pretrain(changed(config, budget=2), TWO, tmp_path / "no")
-    texts = TextSamples([Example("a", "b", images=("000", "001"))], TextInput(toys.bert_words(), 9))
-    with pytest.raises(InputError, match="--budget 9: a has 2 images, and only the last would be"):
-        RegionSamples(texts, kept, RegionOptions(budget=9))
+    (alone,) = TextDataset([caption], TextRowEncoder(homes.words(), 24)).get([0])
+    assert result["dropped_pieces"] == 6 * alone.truncated_tokens + sum(
+        24 - text for text, _ in sizes
+    )
+    with pytest.raises(InputError, match="--max-total-length 2: no room for 2 pieces and a region"):
+        pretrain(replace_settings(config, budget=2), TWO, tmp_path / "no")
+    texts = TextDataset(
+        [Example("a", "b", images=("000", "001"))], TextRowEncoder(toys.bert_words(), 9)
+    )
+    with pytest.raises(
+        InputError, match="--max-total-length 9: a has 2 images, and only the last would be"
+    ):
+        RegionDataset(texts, kept, RegionOptions(max_sequence=9))
 
 
 # -- heads and losses --------------------------------------------------------------------------------------------------
@@ -534,21 +570,25 @@ def test_vqa_starts_from_berts_own_transform(place: Path, tmp_path: Path) -> Non
     torch.manual_seed(2)
     folder = homes.home(tmp_path / "masked", BertForMaskedLM(bert.config), words)
     transform = BertForMaskedLM.from_pretrained(folder).cls.predictions.transform
-    model = load_student(folder)
+    model = load_encoder(folder)
     reading = HeadContext(model.sizes, OpenAnswer(("yes", "no")), words)
     head = VLBertVqaHead(reading)
-    assert [start_layer(layer, folder, name, "bert") for layer, name in head.starts()] == [True] * 2
+    assert [
+        init_layer(layer, folder, name, "bert") for layer, name in head.pretrained_layers()
+    ] == [True] * 2
     assert torch.equal(head.between[0].weight, transform.dense.weight)
     assert torch.equal(head.between[2].bias, transform.LayerNorm.bias)
     # An earlier run's head counts more, and a folder without any leaves the layer new.
     earlier = VLBertVqaHead(reading)
     names = dict(zip(["dense", "norm"], [earlier.between[0], earlier.between[2]], strict=True))
     save_heads(folder, {f"masked_lm.head.{name}": layer for name, layer in names.items()})
-    assert all(start_layer(layer, folder, name, "bert") for layer, name in head.starts())
+    assert all(init_layer(layer, folder, name, "bert") for layer, name in head.pretrained_layers())
     assert torch.equal(head.between[0].weight, earlier.between[0].weight)
     bare = homes.student(tmp_path / "bare")
-    assert not any(start_layer(layer, bare, name, "bert") for layer, name in head.starts())
-    wide = [start_layer(torch.nn.Linear(3, 3), folder, "masked_lm.head.dense", "bert")]
+    assert not any(
+        init_layer(layer, bare, name, "bert") for layer, name in head.pretrained_layers()
+    )
+    wide = [init_layer(torch.nn.Linear(3, 3), folder, "masked_lm.head.dense", "bert")]
     assert wide == [False]
 
 
@@ -558,7 +598,7 @@ def test_vqa_without_pretraining_reaches_the_saved_head(place: Path, tmp_path: P
     folder = homes.home(tmp_path / "masked", model, homes.words())
     data = vqa(tmp_path / "vqa")
     names = [f"COCO_{split}2014_{n:012d}" for split in ("train", "val") for n in range(16)]
-    config = configured(
+    config = make_settings(
         FinetuneConfig,
         model=str(folder),
         join="vlbert",
@@ -571,15 +611,15 @@ def test_vqa_without_pretraining_reaches_the_saved_head(place: Path, tmp_path: P
     finetune(config, replace(TWO, lr=0.0), tmp_path / "run")
     again = torch.nn.Linear(*model.cls.predictions.transform.dense.weight.T.shape)
     kept = tmp_path / "run/seed-0/model"
-    assert start_layer(again, kept, "supervised.head.between.0", "bert")
+    assert init_layer(again, kept, "supervised.head.between.0", "bert")
     torch.testing.assert_close(again.weight, model.cls.predictions.transform.dense.weight)
 
 
 def test_refcoco_takes_the_mean_over_regions_and_drops_nothing_out() -> None:
-    sizes = Sizes(text=8, visual=8)
+    sizes = OutputSizes(text=8, visual=8)
     head = VLBertRegionHead(HeadContext(sizes, RegionSelection()))
     assert head.dropout.p == 0
-    objective = Supervised(sizes, form=RegionSelection("regions", "ce"), head=head)
+    objective = SupervisedObjective(sizes, output_type=RegionSelection("regions", "ce"), head=head)
     labels = torch.tensor([[1, 0, 0, -100], [0, 1, 1, 0]])
     batch = Batch(ids=("a", "b"), labels={"label": labels})
     outputs = torch.randn(2, 4)
@@ -590,28 +630,32 @@ def test_refcoco_takes_the_mean_over_regions_and_drops_nothing_out() -> None:
     expected = F.binary_cross_entropy_with_logits(outputs[there], labels[there].float())
     assert (loss / 7).item() == pytest.approx(expected.item(), rel=1e-5)
     # Other heads, and this one with a softmax, count samples as before.
-    plain = Supervised(
-        sizes, form=RegionSelection(), head=plain_head(HeadContext(sizes, RegionSelection()))
+    plain = SupervisedObjective(
+        sizes,
+        output_type=RegionSelection(),
+        head=make_plain_head(HeadContext(sizes, RegionSelection())),
     )
-    softmax = Supervised(sizes, form=RegionSelection(), head=head, loss="ce")
+    softmax = SupervisedObjective(sizes, output_type=RegionSelection(), head=head, loss="ce")
     assert plain.count(batch) == softmax.count(batch) == {"task": 2}
 
 
 def test_vcr_takes_the_mean_over_choices() -> None:
     form = MultipleChoice(tuple("0123"))
-    sizes = Sizes(text=8, pooled=8)
+    sizes = OutputSizes(text=8, pooler_output=8)
     head = VLBertChoiceHead(HeadContext(sizes, form))
-    texts = TextSamples(
-        [Example("a", "b", label=2, choices=tuple("cdef"))], TextInput(toys.bert_words(), 8)
+    texts = TextDataset(
+        [Example("a", "b", label=2, choices=tuple("cdef"))], TextRowEncoder(toys.bert_words(), 8)
     )
     batch = collate(texts.get([0]))
     outputs = torch.randn(1, 4)
     encoded = EncoderOutput(heads={"supervised": outputs})
-    paper = Supervised(sizes, form=form, head=head)
+    paper = SupervisedObjective(sizes, output_type=form, head=head)
     (loss,) = paper(encoded, batch).values()
     expected = F.binary_cross_entropy_with_logits(outputs, torch.tensor([[0, 0, 1.0, 0]]))
     assert (loss / paper.count(batch)["task"]).item() == pytest.approx(expected.item(), rel=1e-5)
-    first = Supervised(sizes, form=form, head=head, loss="ce")  # the paper's first version
+    first = SupervisedObjective(
+        sizes, output_type=form, head=head, loss="ce"
+    )  # the paper's first version
     (loss,) = first(encoded, batch).values()
     assert first.count(batch) == {"task": 1}
     assert loss.item() == pytest.approx(F.cross_entropy(outputs, torch.tensor([2])).item())
@@ -631,28 +675,28 @@ def test_a_loss_that_a_task_does_not_have_is_named(
         (
             MultipleChoice(("0", "1"), "each"),
             "ce",
-            "--head-loss ce: this head gives 2 scores, ce reads 1; pass --plain-head, too",
+            "--head-loss ce: this head gives 2 scores, ce reads 1; pass --linear-head, too",
         ),
     ):
         with pytest.raises(InputError, match=message):
             with_loss(form, kind)
-    finetune(changed(settings, head_loss="ce", beside=False), TWO, tmp_path / "ce")
+    finetune(replace_settings(settings, head_loss="ce", beside=False), TWO, tmp_path / "ce")
     with pytest.raises(InputError, match="--head-loss kl"):
-        finetune(changed(settings, head_loss="kl"), TWO, tmp_path / "kl")
+        finetune(replace_settings(settings, head_loss="kl"), TWO, tmp_path / "kl")
 
 
 def test_long_sides(models_folder: Path, tmp_path: Path) -> None:
     words = toys.bert_words()
     homes.picture(tmp_path / "wide.png", size=(300, 100))
-    texts = TextSamples([Example("t", "a", images=("wide",))], TextInput(words, 8))
-    seen = RegionSamples(texts, toys.Shelf({"wide": toys.regions(0, 2)}))
-    model = end_to_end(toys.bert(len(words)), words, models_folder, 60, 120)
-    for long_side, expected in ((0, (33, 100)), (120, (40, 120)), (1000, (60, 180))):
-        (one,) = PictureSamples(seen, tmp_path, model.side, long_side).get([0], ())
+    texts = TextDataset([Example("t", "a", images=("wide",))], TextRowEncoder(words, 8))
+    seen = RegionDataset(texts, toys.Shelf({"wide": toys.regions(0, 2)}))
+    model = make_end_to_end_model(toys.bert(len(words)), words, models_folder, 60, 120)
+    for longest_edge, expected in ((0, (33, 100)), (120, (40, 120)), (1000, (60, 180))):
+        (one,) = ImageDataset(seen, tmp_path, model.side, longest_edge).get([0], ())
         assert one.pixels is not None and one.pixels.shape[1:] == expected
     model.export(tmp_path / "model")
-    kept = load_student(tmp_path / "model")
-    assert isinstance(kept, EndToEnd) and (kept.side, kept.long_side) == (60, 120)
+    kept = load_encoder(tmp_path / "model")
+    assert isinstance(kept, EndToEndModel) and (kept.side, kept.longest_edge) == (60, 120)
 
 
 @pytest.fixture(scope="module")

@@ -13,23 +13,23 @@ import torch
 import torch.nn.functional as F
 from scipy.stats import entropy
 
-from groundling.core.batch import IGNORE, Batch, Sample, collate, needed
+from groundling.core.batch import IGNORE, Batch, Sample, collate, require
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.data.samples import Samples, thinned
+from groundling.data.samples import SampleDataset, thinned
 from groundling.data.tables import lines_of
-from groundling.data.text.words import TELLING, told_by_length
-from groundling.models.crossmodal import CrossModal
-from groundling.models.sentence import Sentence
-from groundling.models.text import TextEncoder
+from groundling.data.text.words import TELLING, length_auc
+from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.sentence_modules import SentenceModules
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import Objective
-from groundling.objectives.clip_tokens import ClipTokens
+from groundling.objectives.clip_tokens import ClipTokenClassification
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.match import Match
+from groundling.objectives.same_sentence import SameSentencePrediction
 from groundling.prediction.similarity import sentence_vectors
 from groundling.tasks.glue import STSB
-from groundling.training.batch_sampler import Corruption
-from groundling.training.held_out import AFTER
+from groundling.training.batch_sampler import SampleCorruptor
+from groundling.training.held_out_loss import AFTER
 
 MEASURED = 512
 """Most texts whose lengths are looked at."""
@@ -41,27 +41,29 @@ AT_ONCE = 16
 """Texts in one pass."""
 
 
-def match_by_length(objectives: Sequence[Objective], samples: Samples, seed: int) -> float | None:
+def match_by_length(
+    objectives: Sequence[Objective], samples: SampleDataset, seed: int
+) -> float | None:
     """How well counts of pieces alone solve MATCH with its own negatives (AUC; .5 is chance).
 
     None without MATCH, and on too few texts.
     """
-    found = [one for one in objectives if isinstance(one, Match)]
+    found = [one for one in objectives if isinstance(one, SameSentencePrediction)]
     if not found or len(samples) < LEAST:
         return None
     places = thinned(range(len(samples)), MEASURED)
-    paired = Corruption(seed)(samples, places, 0, found)
-    texts = [len(needed(one.text, "text", "match").ids) for one in paired]
-    clips = [len(needed(one.clip, "clip", "match").ids) for one in paired]
+    paired = SampleCorruptor(seed)(samples, places, 0, found)
+    texts = [len(require(one.text, "text", "match").input_ids) for one in paired]
+    clips = [len(require(one.clip, "clip", "match").input_ids) for one in paired]
     same = np.array([int(one.labels["match"]) == 1 for one in paired])
-    return told_by_length(np.array(texts), np.array(clips), same)
+    return length_auc(np.array(texts), np.array(clips), same)
 
 
 def length_note(area: float | None, form: str) -> list[str]:
     """What is to be said of `match_by_length`, if anything."""
     if area is None or not area >= TELLING:
         return []
-    blocks = "--form blocks, or " if form == "lines" else ""
+    blocks = "--text-layout blocks, or " if form == "lines" else ""
     return [
         f"MATCH can be told by lengths alone: area under the ROC curve {area:.2f}, where .5 is chance; {blocks}"
         "--match-negatives length takes that away"
@@ -108,8 +110,12 @@ class ObjectiveReport:
 
 
 @torch.no_grad()
-def learned(
-    model: CrossModal, objectives: Sequence[Objective], samples: Samples, seed: int, held: bool
+def evaluate_objectives(
+    model: CrossModalEncoder,
+    objectives: Sequence[Objective],
+    samples: SampleDataset,
+    seed: int,
+    held: bool,
 ) -> ObjectiveReport:
     """Ask a trained model, in eval mode and on its own device, with masks and pairs of its own."""
     places = thinned(range(len(samples)), REPORTED)
@@ -117,10 +123,10 @@ def learned(
     was_training = model.training
     model.eval()
     for one in objectives:
-        drawn = Corruption(seed)(samples, places, AFTER, [one])
-        if isinstance(one, Match):
+        drawn = SampleCorruptor(seed)(samples, places, AFTER, [one])
+        if isinstance(one, SameSentencePrediction):
             report = replace(report, match_accuracy=_accuracy(model, one, drawn))
-        elif isinstance(one, ClipTokens):
+        elif isinstance(one, ClipTokenClassification):
             report = replace(
                 report,
                 clip_tokens_loss=_loss(model, one, drawn),
@@ -139,13 +145,13 @@ def learned(
     return report
 
 
-def _batches(model: CrossModal, samples: Sequence[Sample]) -> Iterator[Batch]:
+def _batches(model: CrossModalEncoder, samples: Sequence[Sample]) -> Iterator[Batch]:
     device = next(model.parameters()).device
     for start in range(0, len(samples), AT_ONCE):
         yield collate(samples[start : start + AT_ONCE]).to(device)
 
 
-def _loss(model: CrossModal, objective: Objective, samples: Sequence[Sample]) -> float:
+def _loss(model: CrossModalEncoder, objective: Objective, samples: Sequence[Sample]) -> float:
     """Mean of an objective's term over what it scores."""
     total = 0.0
     count = 0
@@ -155,7 +161,9 @@ def _loss(model: CrossModal, objective: Objective, samples: Sequence[Sample]) ->
     return total / max(1, count)
 
 
-def _accuracy(model: CrossModal, match: Match, samples: Sequence[Sample]) -> float:
+def _accuracy(
+    model: CrossModalEncoder, match: SameSentencePrediction, samples: Sequence[Sample]
+) -> float:
     right = 0
     for batch in _batches(model, samples):
         right += int((match.logits(model(batch)).argmax(-1) == batch.labels[match.name]).sum())
@@ -172,8 +180,10 @@ def _entropy(samples: Sequence[Sample]) -> float:
 
 def _without_clip(sample: Sample) -> Sample:
     """With a CLIP side of one window that holds nothing but its start and end tokens."""
-    row = needed(sample.clip, "clip", "a cross-modal model")
-    kept = row.special & (needed(row.window, "window", "a cross-modal model") == 0)
+    row = require(sample.clip, "clip", "a cross-modal model")
+    kept = row.special_tokens_mask & (
+        require(row.window_index, "window_index", "a cross-modal model") == 0
+    )
     return replace(sample, clip=row.take(np.flatnonzero(kept)))
 
 
@@ -203,7 +213,7 @@ def read_pairs(path: str | Path) -> SimilarityPairs:
     path = Path(path)
     if path.is_dir():
         examples = STSB.read(path, "dev")
-        texts = [(example.text, example.pair or "") for example in examples]
+        texts = [(example.text, example.text_pair or "") for example in examples]
         numbers = [float(example.label) for example in examples if isinstance(example.label, float)]
     else:
         texts, numbers = _own_pairs(path)
@@ -242,14 +252,16 @@ def _number(field: str) -> float:
         return math.nan
 
 
-class Retention:
+class RetentionEvaluator:
     """Agreement with people before a training and after it."""
 
-    def __init__(self, pairs: SimilarityPairs, text: TextEncoder, sentence: Sentence) -> None:
+    def __init__(
+        self, pairs: SimilarityPairs, text: TextEncoder, sentence: SentenceModules
+    ) -> None:
         """`text` as it is before, and how its sentence vectors are made."""
         self.pairs = pairs
         self.sentence = sentence
-        self.before = agreement(text, sentence, pairs)
+        self.before = similarity_agreement(text, sentence, pairs)
 
     def report(self, text: TextEncoder) -> dict[str, Any]:
         """`before` and `after` (Spearman), ready for JSON.
@@ -257,9 +269,9 @@ class Retention:
         `projected` is that of the vectors that the encoder's folder now says, if it says others than before.
         """
         report = {"pairs": len(self.pairs.texts), "before": self.before["spearman"]}
-        report["after"] = agreement(text, self.sentence, self.pairs)["spearman"]
+        report["after"] = similarity_agreement(text, self.sentence, self.pairs)["spearman"]
         if text.sentence is not None and text.sentence is not self.sentence:
-            report["projected"] = agreement(text, text.sentence, self.pairs)["spearman"]
+            report["projected"] = similarity_agreement(text, text.sentence, self.pairs)["spearman"]
         pooling = "+".join(self.sentence.pooling.modes)
         return {**report, "pooling": pooling, "cut_pieces": self.before["cut"]}
 
@@ -270,7 +282,9 @@ class Retention:
         return line + (f", {report['projected']:.3f} projected" if "projected" in report else "")
 
 
-def agreement(text: TextEncoder, sentence: Sentence, pairs: SimilarityPairs) -> dict[str, Any]:
+def similarity_agreement(
+    text: TextEncoder, sentence: SentenceModules, pairs: SimilarityPairs
+) -> dict[str, Any]:
     """`spearman` of cosines with the pairs' similarities, ready for JSON; `cut` counts pieces that did not fit.
 
     Texts are encoded as sentence-transformers does: whole, up to the folder's own length, with its default prompt. The

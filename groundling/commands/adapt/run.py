@@ -11,51 +11,51 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from groundling.command_line.names import Arm, arm_of
+from groundling.command_line.registered_names import Arm, parse_arm
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.adapt.evaluation import (
-    Retention,
-    learned,
+    RetentionEvaluator,
+    evaluate_objectives,
     length_note,
     match_by_length,
     read_pairs,
 )
-from groundling.core.rng import seed_of
+from groundling.core.rng import derive_seed
 from groundling.data.captions.captions import CaptionFilter
-from groundling.data.corpora.prepared import CorpusSamples, corpus_samples, place_of_stores
-from groundling.data.samples import TextInput, WindowInput
-from groundling.models.clip import load_clip_text
-from groundling.models.crossmodal import CrossModal
-from groundling.models.heads import LMHead, save_with_lm_head, start_lm_head
+from groundling.data.corpora.token_stores import CorpusDataset, corpus_samples, stores_folder
+from groundling.data.samples import ClipRowEncoder, TextRowEncoder
+from groundling.models.clip import load_clip_text_tower
+from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.heads import LMHead, init_lm_head, save_with_lm_head
 from groundling.models.loading import precision_note
-from groundling.models.sentence import Sentence, pooled_by
-from groundling.models.text import TextEncoder, load_text_encoder
+from groundling.models.sentence_modules import SentenceModules, make_sentence_modules
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
 from groundling.objectives import (
+    MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    Vocabulary,
-    fewer_negatives,
+    in_batch_negatives_note,
     make_objectives,
-    save_objectives,
-    unread,
+    save_objective_heads,
+    unused_settings_note,
 )
-from groundling.objectives.distill import Distill
+from groundling.objectives.embedding_retention import EmbeddingRetention
+from groundling.objectives.feature_distillation import FeatureDistillation
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.retain import Retain
 from groundling.runs.model_card import FILLS_MASKS, library_of
-from groundling.runs.progress import say_notes
+from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
-from groundling.settings.fields import changed
-from groundling.settings.inputs import WeightedFile, weighted_files
-from groundling.settings.objectives import Distilling
+from groundling.settings.fields import replace_settings
+from groundling.settings.input_settings import WeightedFile, weighted_files
+from groundling.settings.objectives import DistillationSettings
 from groundling.settings.training import TrainConfig
-from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.feature_cache import TeacherSet
 from groundling.teachers.loading import load_teacher_set
 from groundling.teachers.text import FrozenCopy
-from groundling.training.batch_sampler import DataSource, sectioned
-from groundling.training.held_out import HeldOut, flattery, held_report
-from groundling.training.inner_steps import inner_step
+from groundling.training.batch_sampler import DataSource, split_by_file
+from groundling.training.held_out_loss import HeldOutLoss, report_held_out, selection_bias_note
 from groundling.training.loop import train
+from groundling.training.training_steps import load_training_step
 
 # How an adaptation reads its text: lines, or the blocks of XDBERT's paper.
 
@@ -88,14 +88,14 @@ class TextLayout:
         """What a user of a cross-modal arm, which reads so many CLIP windows at most, should know of it."""
         if self.form == "lines":
             return (
-                f"--form lines: {arm} reads lines of at most {self.max_length} pieces; its paper reads blocks of "
-                f"{BLOCK} (--form blocks)"
+                f"--text-layout lines: {arm} reads lines of at most {self.max_length} pieces; its paper reads blocks of "
+                f"{BLOCK} (--text-layout blocks)"
             )
         paper = "" if self.max_length == BLOCK else f"; its paper's have {BLOCK}"
         return f"{arm} reads blocks of {self.max_length} pieces, in at most {windows} CLIP windows{paper}"
 
 
-def reading_of(
+def text_layout_of(
     form: Literal["auto", "lines", "blocks"],
     max_length: int,
     max_windows: int,
@@ -111,26 +111,32 @@ def reading_of(
 
 def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Adapt the student and write `model`, a stock HF folder; with `save_joint`, the whole model as `joint`, too."""
-    arm = arm_of(config.arm, config.masked_lm)
-    inner = inner_step(config.stepping.inner, config.stepping.adversarial)
-    pairs = read_pairs(config.retention) if config.retention else None
+    arm = parse_arm(config.arm, config.masked_lm)
+    inner = load_training_step(config.training_step.training_step, config.training_step.adversarial)
+    pairs = read_pairs(config.retention_pairs) if config.retention_pairs else None
     text = load_text_encoder(config.student)
-    settings = config.settings
-    pool = settings.distilling.pool
-    retention = Retention(pairs, text, text.sentence or _pooled(text, pool)) if pairs else None
+    settings = config.objective_settings
+    pool = settings.distillation.pooling
+    retention = (
+        RetentionEvaluator(pairs, text, text.sentence or _pooled(text, pool)) if pairs else None
+    )
     run.note(*precision_note(config.student), *_unread(config, arm))
     run.note(*_pool_notes(config, arm, text))
-    retains = bool(config.retain) and text.sentence is not None and not arm.joint
-    max_windows = settings.distilling.max_windows
+    retains = bool(config.retain_weight) and text.sentence is not None and not arm.joint
+    max_windows = settings.distillation.max_windows
     if config.keep_projection:
-        settings = replace(settings, distilling=_into_teachers_space(text, settings.distilling))
-    reading = reading_of(config.form, config.max_length, max_windows, arm.joint, text.max_length)
+        settings = replace(settings, distillation=_into_teachers_space(text, settings.distillation))
+    reading = text_layout_of(
+        config.text_layout, config.max_length, max_windows, arm.joint, text.max_length
+    )
     model, windows = _model(config, arm, text, reading, training.seed)
     if windows:
         run.note(reading.note(config.arm, windows.max_windows))
     files = weighted_files(config.text, "--text")
-    texts, held = _texts(config, files, reading, text, windows, place_of_stores(run.folder))
-    given = ObjectiveContext(model.sizes, Vocabulary.of(text.tokenizer), settings, config.crossing)
+    texts, held = _texts(config, files, reading, text, windows, stores_folder(run.folder))
+    given = ObjectiveContext(
+        model.sizes, MaskingVocabulary.of(text.tokenizer), settings, config.cross_modal
+    )
     also = [FrozenCopy(text)] if retains else []
     teacher_set = _teacher_set(run, config.teacher, arm, given, training.seed, also)
     samples, teachers = teacher_set.wrap(texts)
@@ -139,26 +145,33 @@ def adapt(config: AdaptConfig, training: TrainConfig, run: Run) -> dict[str, Any
     heads = _start_heads(arm.names, objectives, config.student, text)
     run.note(*_notes(config.student, arm, training, heads, text))
     if retains:
-        objectives.append(Retain(given.sizes, weight=config.retain))
-        run.note(_retain_note(config.retain, config.student))
+        objectives.append(EmbeddingRetention(given.sizes, weight=config.retain_weight))
+        run.note(_retain_note(config.retain_weight, config.student))
     by_length = match_by_length(objectives, texts, training.seed)
-    run.note(*fewer_negatives(objectives, training), *length_note(by_length, reading.form))
+    run.note(*in_batch_negatives_note(objectives, training), *length_note(by_length, reading.form))
     held_out = _held_out(held, teacher_set, model, objectives, training)
-    exam = held_out.exam(config.examining) if held_out else None
-    sources = sectioned(DataSource(samples, name="--text"), texts.bounds, files)
+    exam = held_out.evaluator(config.evaluation) if held_out else None
+    sources = split_by_file(DataSource(samples, name="--text"), texts.bounds, files)
     result = train(
-        model, objectives, sources, training, run.folder, teachers=teachers, inner=inner, exam=exam
+        model,
+        objectives,
+        sources,
+        training,
+        run.folder,
+        teachers=teachers,
+        training_step=inner,
+        evaluator=exam,
     )
-    run.note(*flattery(result))
+    run.note(*selection_bias_note(result))
     result |= {"arm": config.arm, "objectives": arm.names, "heads_from": heads}
     result |= {"texts": len(texts), "parameters": _count(text.encoder)}
     result |= {"form": reading.form, "max_length": reading.max_length}
-    result |= held_report(held_out)
-    if isinstance(model, CrossModal) and windows:
+    result |= report_held_out(held_out)
+    if isinstance(model, CrossModalEncoder) and windows:
         result |= {"max_windows": windows.max_windows, "match_by_length": by_length}
         result["learned"] = _learned(model, objectives, texts, held, training.seed)
     if config.keep_projection:
-        text.speaks(_projected(text, objectives))
+        text.set_sentence_modules(_projected(text, objectives))
     result |= _retained(retention, text)
 
     def save(folder: Path) -> None:
@@ -175,18 +188,18 @@ def _texts(
     files: Sequence[WeightedFile],
     reading: TextLayout,
     text: TextEncoder,
-    windows: WindowInput | None,
+    windows: ClipRowEncoder | None,
     place: Path,
-) -> tuple[CorpusSamples, CorpusSamples | None]:
+) -> tuple[CorpusDataset, CorpusDataset | None]:
     """What is learned from, and what is held out; None without such. Tokenised texts are kept below `place`."""
-    pieces = TextInput(text.tokenizer, reading.max_length)
-    wanted = CaptionFilter(config.reading.caption_splits, config.reading.columns)
+    pieces = TextRowEncoder(text.tokenizer, reading.max_length)
+    wanted = CaptionFilter(config.caption_settings.caption_splits, config.caption_settings.columns)
 
-    def cut(paths: Sequence[str], limit: int = 0) -> CorpusSamples:
+    def cut(paths: Sequence[str], limit: int = 0) -> CorpusDataset:
         return corpus_samples(paths, reading.form, pieces, place, windows, limit, wanted)
 
-    held = cut(config.held) if config.held else None
-    return cut([each.file for each in files], config.max_texts), held
+    held = cut(config.eval_text) if config.eval_text else None
+    return cut([each.file for each in files], config.limit), held
 
 
 def _teacher_set(
@@ -198,37 +211,37 @@ def _teacher_set(
 
 
 def _held_out(
-    texts: CorpusSamples | None,
+    texts: CorpusDataset | None,
     teacher_set: TeacherSet,
-    model: TextEncoder | CrossModal,
+    model: TextEncoder | CrossModalEncoder,
     objectives: Sequence[Objective],
     training: TrainConfig,
-) -> HeldOut | None:
+) -> HeldOutLoss | None:
     """What measures the loss on held-out texts, beside which the teachers stand as beside those learned from."""
     if texts is None:
         return None
     samples, teachers = teacher_set.wrap(texts)
-    sources = [DataSource(samples, name="--held")]
-    return HeldOut("texts", sources, model, objectives, teachers, training)
+    sources = [DataSource(samples, name="--eval-text")]
+    return HeldOutLoss("texts", sources, model, objectives, teachers, training)
 
 
 def _learned(
-    model: CrossModal,
+    model: CrossModalEncoder,
     objectives: Sequence[Objective],
-    texts: CorpusSamples,
-    held: CorpusSamples | None,
+    texts: CorpusDataset,
+    held: CorpusDataset | None,
     seed: int,
 ) -> dict[str, Any]:
     """What the parts of a cross-modal model have learned, which is said, too."""
-    found = learned(model, objectives, held or texts, seed, held is not None)
-    say_notes([found.line()])
+    found = evaluate_objectives(model, objectives, held or texts, seed, held is not None)
+    print_notes([found.line()])
     return asdict(found)
 
 
 def _export(
     folder: Path,
     text: TextEncoder,
-    model: TextEncoder | CrossModal,
+    model: TextEncoder | CrossModalEncoder,
     objectives: Sequence[Objective],
     config: AdaptConfig,
 ) -> str:
@@ -238,28 +251,30 @@ def _export(
     """
     text.export(folder / "model")
     fills_masks = _save_lm_head(folder / "model", objectives, config.student, text)
-    save_objectives(folder / "model", objectives)
-    if config.crossing.save_joint and isinstance(model, CrossModal):
+    save_objective_heads(folder / "model", objectives)
+    if config.cross_modal.save_joint and isinstance(model, CrossModalEncoder):
         model.export(folder / "joint")
-        save_objectives(folder / "joint", objectives)
+        save_objective_heads(folder / "joint", objectives)
     return fills_masks
 
 
 # -- sentences ---------------------------------------------------------------------------------------------------------
 
 
-def _pooled(text: TextEncoder, pool: str) -> Sentence:
-    """How a plain encoder's states become a sentence vector: by --pool, of which `own` is the first position here."""
+def _pooled(text: TextEncoder, pool: str) -> SentenceModules:
+    """How a plain encoder's states become a sentence vector: by --pooling, of which `own` is the first position here."""
     mode = "mean" if pool == "mean" else "cls"
-    return pooled_by(mode, text.sizes.text, text.max_length)
+    return make_sentence_modules(mode, text.sizes.text, text.max_length)
 
 
-def _into_teachers_space(text: TextEncoder, distilling: Distilling) -> Distilling:
+def _into_teachers_space(
+    text: TextEncoder, distilling: DistillationSettings
+) -> DistillationSettings:
     """Options with which the sentence projection ends in the teacher's own space, from what the folder can pool."""
-    if text.sentence is None or distilling.pool != "own":
-        text.speaks(_pooled(text, distilling.pool))
+    if text.sentence is None or distilling.pooling != "own":
+        text.set_sentence_modules(_pooled(text, distilling.pooling))
     return replace(
-        distilling, pool="own", l1_targets="unit", max_windows=distilling.max_windows or 1
+        distilling, pooling="own", l1_targets="unit", max_windows=distilling.max_windows or 1
     )
 
 
@@ -270,38 +285,40 @@ def _unread(config: AdaptConfig, arm: Arm) -> list[str]:
         notes.append(
             f"--teacher {config.teacher} is not read: --arm {config.arm} has none, and is what others are compared with"
         )
-    settings = config.settings
-    if config.retention:  # which pools as --pool says
-        settings = changed(settings, pool=Distilling().pool)
-    return notes + unread(arm.names, settings, config.stepping.inner, config.crossing)
+    settings = config.objective_settings
+    if config.retention_pairs:  # which pools as --pooling says
+        settings = replace_settings(settings, pool=DistillationSettings().pooling)
+    return notes + unused_settings_note(
+        arm.names, settings, config.training_step.training_step, config.cross_modal
+    )
 
 
-def _retained(retention: Retention | None, text: TextEncoder) -> dict[str, Any]:
+def _retained(retention: RetentionEvaluator | None, text: TextEncoder) -> dict[str, Any]:
     """`retention` of a result, which is said, too; nothing where nobody asked for it."""
     if retention is None:
         return {}
     report = retention.report(text)
-    say_notes([retention.line(report)])
+    print_notes([retention.line(report)])
     return {"retention": report}
 
 
 def _retain_note(retain: float, student: str) -> str:
     return (
-        f"--retain {retain:g}: {student} is a sentence encoder, whose vectors are held where they were; "
-        "--retain 0 lets them go"
+        f"--retain-weight {retain:g}: {student} is a sentence encoder, whose vectors are held where they were; "
+        "--retain-weight 0 lets them go"
     )
 
 
-def _projected(text: TextEncoder, objectives: Sequence[Objective]) -> Sentence:
+def _projected(text: TextEncoder, objectives: Sequence[Objective]) -> SentenceModules:
     """The student's pooling, and the projection that was trained behind it: contrastive's, where there are two."""
-    found = [one for one in objectives if isinstance(one, Distill)]
+    found = [one for one in objectives if isinstance(one, FeatureDistillation)]
     best = min(found, key=lambda one: one.name)
     projection = best.project["sentence"]
     if text.sentence is None or not isinstance(projection, nn.Linear):
         raise AssertionError(
             "--keep-projection gave the student a pooling and its objective a Linear"
         )
-    return text.sentence.projected(projection)
+    return text.sentence.with_projection(projection)
 
 
 PUBLISHED = TrainConfig(lr=1e-4)
@@ -311,12 +328,12 @@ PUBLISHED = TrainConfig(lr=1e-4)
 def _pool_notes(config: AdaptConfig, arm: Arm, text: TextEncoder) -> list[str]:
     """What is to be said of how sentences are pooled, and of what their vectors are compared with."""
     notes = []
-    pool = config.settings.distilling.pool
+    pool = config.objective_settings.distillation.pooling
     if arm.taught and text.sentence is not None and pool != "own":
         own = "+".join(text.sentence.pooling.modes)
-        notes.append(f"--pool {pool} is taken, although {config.student} pools by {own}")
+        notes.append(f"--pooling {pool} is taken, although {config.student} pools by {own}")
     if config.keep_projection:
-        windows = config.settings.distilling.max_windows or 1
+        windows = config.objective_settings.distillation.max_windows or 1
         notes.append(
             "--keep-projection: targets are the teacher's own text embeddings, not standardised; of a text longer than "
             f"its window, {windows} x window is read, and the pieces cut off are counted (--max-windows)"
@@ -335,25 +352,25 @@ def _notes(
     notes = []
     pace = _pace(training)
     if "new" in (heads.get("mlm"), heads.get("joint_mlm")):
-        chance = math.log(text.sizes.word_table[0])
+        chance = math.log(text.sizes.input_embeddings[0])
         notes.append(
             f"masked LM: {student} has no head for it; a new one starts at a loss of about {chance:.1f}, and "
             f"while it learns, the encoder unlearns; taken: {pace}; --no-masked-lm does without, beside l1 or "
-            "contrastive; --retention measures what is lost"
+            "contrastive; --retention-pairs measures what is lost"
         )
     if arm.joint and pace != _pace(PUBLISHED):
         notes.append(
-            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --head-share 0 --head-lr 1); taken: {pace}"
+            f"XDBERT's paper trains with {_pace(PUBLISHED)} (--lr 1e-4 --freeze-encoder-ratio 0 --head-lr 1); taken: {pace}"
         )
     return notes
 
 
 def _pace(training: TrainConfig) -> str:
     """Rates and head start of a training, in words."""
-    start = f"{training.head_start} steps"
-    if not training.head_start:
-        start = f"{training.head_share:.0%} of the steps"
-    alone = training.head_start or training.head_share
+    start = f"{training.freeze_encoder_steps} steps"
+    if not training.freeze_encoder_steps:
+        start = f"{training.freeze_encoder_ratio:.0%} of the steps"
+    alone = training.freeze_encoder_steps or training.freeze_encoder_ratio
     words = f"a rate of {training.lr:g}"
     words += f", heads {training.head_lr:g} times that" if training.head_lr != 1 else ""
     return words + (f" and {start} with heads alone" if alone else " from the first step")
@@ -364,16 +381,16 @@ def _pace(training: TrainConfig) -> str:
 
 def _model(
     config: AdaptConfig, arm: Arm, text: TextEncoder, reading: TextLayout, seed: int
-) -> tuple[TextEncoder | CrossModal, WindowInput | None]:
+) -> tuple[TextEncoder | CrossModalEncoder, ClipRowEncoder | None]:
     """What is trained: the text encoder alone, or inside a cross-modal model, whose CLIP side reads windows."""
     if not arm.joint:
         return text, None
-    clip, tokenizer = load_clip_text(config.teacher)
-    windows = WindowInput(tokenizer, clip.window, reading.windows(clip.window))
-    torch.manual_seed(seed_of(seed, "init", "cross"))
-    clip.requires_grad_(not config.crossing.freeze_clip)
+    clip, tokenizer = load_clip_text_tower(config.teacher)
+    windows = ClipRowEncoder(tokenizer, clip.context_length, reading.windows(clip.context_length))
+    torch.manual_seed(derive_seed(seed, "init", "cross"))
+    clip.requires_grad_(not config.cross_modal.freeze_clip)
     clip.logit_scale.requires_grad_(False)
-    return CrossModal(text, clip, config.crossing.cross_layers, tokenizer), windows
+    return CrossModalEncoder(text, clip, config.cross_modal.cross_layers, tokenizer), windows
 
 
 def _start_heads(
@@ -385,7 +402,9 @@ def _start_heads(
         origins[name] = "new"
         if isinstance(objective, MaskedLM):
             family = text.encoder.config.model_type
-            origins[name] = start_lm_head(objective.head, student, family, objective.starts_from)
+            origins[name] = init_lm_head(
+                objective.head, student, family, objective.pretrained_names
+            )
     return origins
 
 
@@ -408,8 +427,8 @@ def _save_lm_head(
 def _own_head(student: str, text: TextEncoder) -> list[LMHead]:
     """The student's masked-LM head, if it has one."""
     sizes = text.sizes
-    head = LMHead(sizes.text, sizes.word_table, sizes.activation, sizes.epsilon)
-    origin = start_lm_head(head, student, text.encoder.config.model_type)
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+    origin = init_lm_head(head, student, text.encoder.config.model_type)
     return [] if origin == "new" else [head]
 
 
@@ -429,7 +448,7 @@ def _card(
     terms = ", ".join(
         f"{term} {value:.3f}"
         + (f" (times {weights[term]:.3g})" if weights.get(term, 1) != 1 else "")
-        for term, value in result["last"].items()
+        for term, value in result["train_metrics"].items()
     )
     loading = "`AutoModel.from_pretrained`"
     if library == "sentence-transformers":

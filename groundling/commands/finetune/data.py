@@ -5,54 +5,67 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from groundling.core.batch import Example, Sizes
+from groundling.core.batch import Example, OutputSizes
 from groundling.core.errors import InputError
 from groundling.core.output_types import Classification, OpenAnswer, OutputType
-from groundling.core.registry import fitting, named
+from groundling.core.registry import require_kind, resolve
 from groundling.core.rng import generator
-from groundling.data.image_samples import Mirror
+from groundling.data.image_samples import ExampleMirror
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.regions.samples import RegionOptions, check_mentioned
-from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import Samples, TextSamples, thinned, together, untagged
+from groundling.data.regions.stores import CombinedStore
+from groundling.data.samples import (
+    SampleDataset,
+    TextDataset,
+    thinned,
+    together,
+    without_region_tags,
+)
 from groundling.models.adapters import ClipAdapter
 from groundling.models.formats import Encoder
 from groundling.models.task_heads import TaskHead
 from groundling.objectives import Objective
-from groundling.settings.inputs import OwnFile, RegionInput
+from groundling.settings.input_settings import RegionSettings, TableTaskSettings
 from groundling.tasks import Task
 from groundling.tasks.glue import from_hub
-from groundling.tasks.splits import SampleSelection, UnlabelledSamples, left_over, taken
-from groundling.tasks.table import own_task
+from groundling.tasks.splits import (
+    SampleSelection,
+    UnlabelledSamples,
+    examples_outside,
+    select_partition,
+)
+from groundling.tasks.table import table_task
 from groundling.teachers import Teacher
-from groundling.teachers.dataset import TeacherSet
+from groundling.teachers.feature_cache import TeacherSet
 from groundling.training.batch_sampler import DataSource
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 
 Splits = Mapping[str, Sequence[Example]]
 """Examples by split."""
 
 
-def task_of(name: str, data: Path, own: OwnFile) -> Task:
+def task_of(name: str, data: Path, own: TableTaskSettings) -> Task:
     """The task by its name, or the one that the user's own file makes; raises InputError for an unknown one."""
-    return own_task(data, own) if own.label else named("tasks", Task, name).at(data)
+    return (
+        table_task(data, own) if own.label else resolve("tasks", Task, name).with_answers_of(data)
+    )
 
 
-def trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
+def dev_splits_trained_on(task: Task, train_splits: Sequence[str]) -> list[str]:
     """The splits that are evaluated although they are learned from; raises InputError for a split there is not."""
-    learned = task.learned(train_splits)
+    learned = task.splits_to_train(train_splits)
     return [split for split in task.dev if split in learned]
 
 
 def read_splits(
     task: Task,
     data: str,
-    regions: RegionInput = RegionInput(),  # noqa: B008  (frozen)
+    regions: RegionSettings = RegionSettings(),  # noqa: B008  (frozen)
     *,
     train_splits: Sequence[str] = (),
     submit: bool = False,
     partition: str = "",
-    max_train: int = 0,
+    limit_train: int = 0,
     unlabelled: int = 0,
 ) -> dict[str, list[Example]]:
     """Every split that is wanted, each setting as `FinetuneConfig` has it; examples have the tags that are read."""
@@ -66,29 +79,33 @@ def read_splits(
         else:
             parts[split] = _checked(task, split, task.read(folder, split))
     examples = together({split: parts[split] for split in learned})
-    few = taken(examples, Path(partition), task, folder) if partition else examples
-    parts[task.train] = list(thinned(few, max_train))
+    few = select_partition(examples, Path(partition), task, folder) if partition else examples
+    parts[task.train] = list(thinned(few, limit_train))
     if unlabelled:
         rest = _unlabelled(examples, few, task, folder)
         if not rest:
             raise InputError(
-                f"--unlabelled {unlabelled}: {partition} takes all {len(examples)} training examples of {task.name}, "
+                f"--unlabelled-per-labelled {unlabelled}: {partition} takes all {len(examples)} training examples of {task.name}, "
                 "so that none is left without a label"
             )
         parts[task.train] += rest
-    if regions.mentioned:
-        check_mentioned(parts[task.train], task.name, regions.tags)
-    if regions.tags:
+    if regions.mentioned_objects_only:
+        check_mentioned(parts[task.train], task.name, regions.object_tags)
+    if regions.object_tags:
         return parts
-    return {split: [untagged(example) for example in some] for split, some in parts.items()}
+    return {
+        split: [without_region_tags(example) for example in some] for split, some in parts.items()
+    }
 
 
 def _checked(task: Task, split: str, examples: object) -> list[Example]:
     """What a task's reader returned; raises InputError if these are not examples, or a class is none of the form's."""
-    read = fitting(examples, list, f"{task.name}: for {split!r} `read` returned")
+    read = require_kind(examples, list, f"{task.name}: for {split!r} `read` returned")
     classes = len(task.form.labels) if isinstance(task.form, Classification) else 0
     for one in read:
-        example = fitting(one, Example, f"{task.name}: for {split!r} `read` returned a list with")
+        example = require_kind(
+            one, Example, f"{task.name}: for {split!r} `read` returned a list with"
+        )
         label = example.label
         if classes and label is not None and label not in range(classes):
             raise InputError(
@@ -102,15 +119,15 @@ def _unlabelled(
     examples: Sequence[Example], few: Sequence[Example], task: Task, folder: Path
 ) -> list[Example]:
     """The training examples outside the partition, which keep no label; raises InputError if they cannot lose it."""
-    if task.mark is not None:
+    if task.label_regions is not None:
         raise InputError(
-            f"--unlabelled: the labels of {task.name} come with the regions and cannot be withheld"
+            f"--unlabelled-per-labelled: the labels of {task.name} come with the regions and cannot be withheld"
         )
-    return left_over(examples, few, task, folder)
+    return examples_outside(examples, few, task, folder)
 
 
 def regions_of(
-    regions: RegionInput,
+    regions: RegionSettings,
     task: Task,
     train_splits: Sequence[str] = (),
     *,
@@ -133,15 +150,15 @@ def regions_of(
     )
 
 
-def check_sees(student: Encoder, task: Task, inputs: RegionInputs, source: str) -> None:
+def check_regions_read(student: Encoder, task: Task, inputs: RegionInputs, source: str) -> None:
     """Raises InputError if the task asks for regions and there are none, or the model of `source` reads no such."""
     if not inputs.settings.regions:
-        if task.mark is not None:
+        if task.label_regions is not None:
             raise InputError(f"{task.name} asks for regions; pass --regions STORE")
         return
-    if not isinstance(student, SingleStream):
+    if not isinstance(student, SingleStreamModel):
         raise InputError(
-            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --join uniter makes one that "
+            f"--regions {' '.join(inputs.settings.regions)}: this model reads no regions; --architecture uniter makes one that "
             "does of a BERT, and a CLIP sees whole photos with --adapter mlp --teacher-images FOLDER"
         )
     inputs.check_pixels(student, source)
@@ -155,27 +172,29 @@ def samples_of(
     inputs: RegionInputs,
     teacher_set: TeacherSet,
     max_length: int,
-) -> tuple[dict[str, Samples], list[Teacher]]:
+) -> tuple[dict[str, SampleDataset], list[Teacher]]:
     """Every split as the model reads it and the head asks it, and the teachers to be asked in the loop."""
-    asked = {split: [head.ask(example) for example in some] for split, some in splits.items()}
+    asked = {
+        split: [head.prepare_example(example) for example in some] for split, some in splits.items()
+    }
     texts, teachers = _taught(asked, student, task.train, teacher_set, max_length)
-    if not (inputs.settings.regions and isinstance(student, SingleStream)):
+    if not (inputs.settings.regions and isinstance(student, SingleStreamModel)):
         return texts, teachers
     mirror = texts[task.train]
-    if head.turns_words and inputs.flip and inputs.looks(student):
+    if head.swaps_left_right and inputs.flip and inputs.reads_images(student):
         turned = {task.train: _of_mirrored(asked[task.train], task.form)}
         mirror = _taught(turned, student, task.train, teacher_set, max_length)[0][task.train]
-    return seen(texts, student, task, inputs, head.apart, mirror), teachers
+    return add_regions(texts, student, task, inputs, head.separates_images, mirror), teachers
 
 
-def seen(
-    texts: Mapping[str, Samples],
-    model: SingleStream,
+def add_regions(
+    texts: Mapping[str, SampleDataset],
+    model: SingleStreamModel,
     task: Task,
     inputs: RegionInputs,
     apart: bool = False,
-    mirror: Samples | None = None,
-) -> dict[str, Samples]:
+    mirror: SampleDataset | None = None,
+) -> dict[str, SampleDataset]:
     """Texts of every split with what the model sees of their images; the training split is all that is learned from.
 
     `apart` and `mirror` as `TaskHead` and `RegionInputs.samples` have them. Raises InputError for other regions.
@@ -187,23 +206,25 @@ def seen(
             inputs.check_together(some)
         names = inputs.learns if learns else (split,)
         inputs.check(model, *names)
-        mark = task.mark_to_learn or task.mark if learns else task.mark
-        asks = RegionOptions(mark=mark, phrases=task.form.reads == "phrase", apart=apart)
-        images = inputs.at(*names)
+        mark = task.label_train_regions or task.label_regions if learns else task.label_regions
+        asks = RegionOptions(
+            mark=mark, phrases=task.form.head_input == "phrase", separate_images=apart
+        )
+        images = inputs.all_images(*names)
         samples[split] = inputs.samples(some, model, images, asks, mirror if learns else None)
     return samples
 
 
 def _taught(
     splits: Splits, student: Encoder, train: str, teacher_set: TeacherSet, max_length: int
-) -> tuple[dict[str, Samples], list[Teacher]]:
+) -> tuple[dict[str, SampleDataset], list[Teacher]]:
     """Texts of every split, and the teachers to be asked in the loop.
 
     A teacher stands beside the split `train` alone; the CLIP that an adapter stands on beside every split.
     """
     text, clip = student.inputs(max_length)
-    samples: dict[str, Samples] = {
-        split: TextSamples(examples, text, clip) for split, examples in splits.items()
+    samples: dict[str, SampleDataset] = {
+        split: TextDataset(examples, text, clip) for split, examples in splits.items()
     }
     taught = samples if isinstance(student, ClipAdapter) else [train]
     wrapped = {split: teacher_set.wrap(samples[split]) for split in taught}
@@ -214,13 +235,13 @@ def _taught(
 
 def _of_mirrored(examples: Sequence[Example], form: OutputType) -> list[Example]:
     """Examples as they are asked of mirrored pictures, with other sides in their words and answers."""
-    mirror = Mirror(form.labels if isinstance(form, OpenAnswer | Classification) else ())
+    mirror = ExampleMirror(form.labels if isinstance(form, OpenAnswer | Classification) else ())
     return [mirror(example) for example in examples]
 
 
-def lacking(head: TaskHead, store: SeveralStores) -> list[str]:
+def missing_segments_note(head: TaskHead, store: CombinedStore) -> list[str]:
     """What a reader must know of a model that looks: what its head's paper sees and the stores do not hold."""
-    if not head.segments or store.covers:
+    if not head.uses_segments or store.covers:
         return []
     note = (
         f"{store.name}: no segments of objects, so whole boxes are seen; the paper's model sees what "
@@ -229,15 +250,15 @@ def lacking(head: TaskHead, store: SeveralStores) -> list[str]:
     return [note]
 
 
-def sizes_with_classes(student: Encoder, store: SeveralStores | None) -> Sizes:
+def sizes_with_classes(student: Encoder, store: CombinedStore | None) -> OutputSizes:
     """The model's sizes, and the classes of the regions it learns from."""
     if store is None:
         return student.sizes
     return student.sizes._replace(classes=store.classes, background=store.background)
 
 
-def learning_from(
-    samples: Samples,
+def training_source(
+    samples: SampleDataset,
     examples: Sequence[Example],
     objectives: Sequence[Objective],
     data: str,
@@ -250,12 +271,14 @@ def learning_from(
     called = f"--data {data}" if data else "the data"
     if not unlabelled:
         return DataSource(samples, name=called)
-    if all("labels.label" in objective.needs for objective in objectives):
+    if all("labels.label" in objective.required_fields for objective in objectives):
         names = " ".join(one.name for one in objectives[1:])  # behind the task's own
-        raise InputError(f"--unlabelled {unlabelled}: all of --objectives {names} need labels")
+        raise InputError(
+            f"--unlabelled-per-labelled {unlabelled}: all of --objectives {names} need labels"
+        )
     known = [number for number, one in enumerate(examples) if one.label is not None]
     others = [number for number, one in enumerate(examples) if one.label is None]
     labelled = SampleSelection(samples, known)
     (first,) = labelled.get([0], [generator(examples[0].id)])
     rest = UnlabelledSamples(SampleSelection(samples, others), first.labels["label"])
-    return DataSource(labelled, name=called, beside=rest, each=unlabelled)
+    return DataSource(labelled, name=called, extra_samples=rest, extra_per_sample=unlabelled)

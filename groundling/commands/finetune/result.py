@@ -14,34 +14,34 @@ import numpy as np
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.core.metrics import Metric, collapsed, commonest
+from groundling.core.metrics import Metric, is_degenerate, most_common
 from groundling.core.output_types import OpenAnswer, OutputType, RegionSelection, Regression
-from groundling.data.samples import Samples
+from groundling.data.samples import SampleDataset
 from groundling.models.formats import Encoder
-from groundling.objectives.supervised import Supervised
-from groundling.settings.inputs import Pixels, RegionInput
-from groundling.settings.objectives import ExtraObjectives, ObjectiveSettings
-from groundling.settings.training import Examining
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.input_settings import PixelSettings, RegionSettings
+from groundling.settings.objectives import ExtraObjectiveSettings, ObjectiveSettings
+from groundling.settings.training import EvaluationSettings
 from groundling.tasks import Task
 from groundling.training.batch_sampler import DataSource
-from groundling.training.evaluation import Evaluator, Scores, evaluate
-from groundling.training.held_out import exam_every
+from groundling.training.evaluation import EvaluationOutput, Evaluator, evaluate
+from groundling.training.held_out_loss import make_evaluator
 
 
-def about(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
+def describe_seed(task: Task, name: str, called: str, seed: int) -> dict[str, Any]:
     """Which seed of which task a result is of: its `name` as it was asked for, and what reports call it."""
     told: dict[str, Any] = {"seed": seed, "task": name or task.name}
     if called:
-        told["called"] = called
+        told["display_name"] = called
     told |= {"metrics": [metric.name for metric in task.metrics], "splits": list(task.dev)}
     return told | {"higher_is_better": task.metrics[0].higher_is_better}
 
 
-def mixed(learning: DataSource) -> dict[str, int]:
+def unlabelled_counts(learning: DataSource) -> dict[str, int]:
     """How many examples without labels were learned from, and how many beside each other one; empty for none."""
-    if learning.beside is None:
+    if learning.extra_samples is None:
         return {}
-    return {"examples": len(learning.beside), "beside_each": learning.each}
+    return {"examples": len(learning.extra_samples), "beside_each": learning.extra_per_sample}
 
 
 def summary(
@@ -51,7 +51,7 @@ def summary(
 
     `learned` are the splits that are scored although they were learned from.
 
-    Medians of the benchmark's own scores (`Task.extra`) stand apart, as `official`.
+    Medians of the benchmark's own scores (`Task.official_scores`) stand apart, as `official`.
     """
     medians: dict[str, dict[str, float | None]] = {}
     every: dict[str, dict[str, list[float]]] = {}
@@ -113,12 +113,14 @@ def constant_of(form: OutputType, examples: Sequence[Example]) -> float | None:
         pairs = np.array([[label, 1.0]]) if np.ndim(label) == 0 else np.asarray(label)
         for number, score in pairs:
             credit[int(number)] += float(score)
-    never = form.never if isinstance(form, OpenAnswer) else ()
-    offered = [one for one in credit if one >= 0 and not (never and form.spell(one) in never)]
+    never = form.excluded_answers if isinstance(form, OpenAnswer) else ()
+    offered = [
+        one for one in credit if one >= 0 and not (never and form.format_prediction(one) in never)
+    ]
     return min(offered, key=lambda one: (-credit[one], one), default=None)
 
 
-class Majority:
+class MajorityBaseline:
     """What the one answer reaches that is most common among those learned from."""
 
     def __init__(self, task: Task, learned: Sequence[Example]) -> None:
@@ -127,7 +129,7 @@ class Majority:
         self.answer = constant_of(task.form, learned)
         self.scores: dict[str, dict[str, float]] = {}
 
-    def add(self, split: str, answers: Scores) -> None:
+    def add(self, split: str, answers: EvaluationOutput) -> None:
         """Score a split whose labels are known, by every metric that is one of answers."""
         if self.answer is None or answers.labels is None:
             return
@@ -135,24 +137,32 @@ class Majority:
         self.scores[split] = {
             metric.name: metric.compute(same, answers.labels)
             for metric in self.task.metrics
-            if not metric.ranked
+            if not metric.uses_scores
         }
 
-    def told(self) -> dict[str, Any]:
+    def as_result(self) -> dict[str, Any]:
         """As a result has it; nothing where there is no such answer."""
         if self.answer is None or not self.scores:
             return {}
         said = self.answer
-        answer = said if isinstance(self.task.form, Regression) else self.task.form.spell(said)
+        answer = (
+            said
+            if isinstance(self.task.form, Regression)
+            else self.task.form.format_prediction(said)
+        )
         return {"majority": {"answer": answer, "scores": self.scores}}
 
 
-def one_answer(task: Task, split: str, answers: Scores) -> list[str]:
+def constant_answer_note(task: Task, split: str, answers: EvaluationOutput) -> list[str]:
     """A line if nearly all answers to a split are the same."""
-    if not collapsed(answers.predictions, answers.labels):
+    if not is_degenerate(answers.predictions, answers.labels):
         return []
-    said, share = commonest(answers.predictions)
-    name = f"{said:g}" if isinstance(task.form, Regression) else repr(task.form.spell(said))
+    said, share = most_common(answers.predictions)
+    name = (
+        f"{said:g}"
+        if isinstance(task.form, Regression)
+        else repr(task.form.format_prediction(said))
+    )
     note = f"{split}: {100 * share:.0f} % of the answers are {name}"
     labels = answers.labels
     if labels is None or labels.ndim > 1:
@@ -160,7 +170,7 @@ def one_answer(task: Task, split: str, answers: Scores) -> list[str]:
     return [f"{note}, which is right in {100 * float((labels == said).mean()):.0f} %"]
 
 
-def beside_majority(task: Task, result: Mapping[str, Any]) -> list[str]:
+def majority_note(task: Task, result: Mapping[str, Any]) -> list[str]:
     """A line for each split on which the median run is no better than one answer to everything."""
     notes = []
     headline: Metric = task.metrics[0]
@@ -179,7 +189,7 @@ def beside_majority(task: Task, result: Mapping[str, Any]) -> list[str]:
     return notes
 
 
-def all_alike(result: Mapping[str, Any]) -> list[str]:
+def degenerate_seeds_note(result: Mapping[str, Any]) -> list[str]:
     """A line if every seed gives nearly one answer to everything."""
     if not set(result["seeds"]) <= set(result["collapsed_seeds"]):
         return []
@@ -190,30 +200,30 @@ def without_images(config: FinetuneConfig, task: Task) -> FinetuneConfig:
     """The same fine-tuning on the texts alone, by the task's own loss; where a region is the answer, on boxes, too."""
     plain = replace(
         config,
-        baselines=False,
+        text_only_baseline=False,
         save_model=False,
-        extra=ExtraObjectives(),
-        unlabelled=0,
+        extra_objectives=ExtraObjectiveSettings(),
+        unlabelled_per_labelled=0,
         settings=ObjectiveSettings(masking=config.settings.masking),
     )
-    if task.mark is not None:
-        return replace(plain, blind=True)
-    regions = RegionInput(tags=config.regions.tags)
-    return replace(plain, regions=regions, pixels=Pixels())
+    if task.label_regions is not None:
+        return replace(plain, zero_region_features=True)
+    regions = RegionSettings(object_tags=config.regions.object_tags)
+    return replace(plain, regions=regions, pixels=PixelSettings())
 
 
-def text_alone(result: Mapping[str, Any]) -> dict[str, Any]:
+def text_only_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """What the result of the other run tells in this one's."""
     told = {name: result[name] for name in ("scores", "median", "collapsed_seeds")}
     return {"text_alone": told}
 
 
-def exam_of(
+def evaluator_of(
     student: Encoder,
-    objective: Supervised,
+    objective: SupervisedObjective,
     task: Task,
-    samples: Mapping[str, Samples],
-    examining: Examining,
+    samples: Mapping[str, SampleDataset],
+    examining: EvaluationSettings,
 ) -> Evaluator | None:
     """What is measured every --eval-every epochs; None without."""
     split = task.dev[0]
@@ -222,10 +232,10 @@ def exam_of(
     def measure() -> dict[str, float]:
         return evaluate(student, objective, task, samples[split]).metrics
 
-    return exam_every(examining, split, metric.name, measure, metric.higher_is_better)
+    return make_evaluator(examining, split, metric.name, measure, metric.higher_is_better)
 
 
-def check_exam(task: Task, learned: Sequence[str], examining: Examining) -> None:
+def check_evaluator(task: Task, learned: Sequence[str], examining: EvaluationSettings) -> None:
     """Raises InputError if the split that would be looked at is learned from."""
     if examining.eval_every and task.dev[0] in learned:
         raise InputError(

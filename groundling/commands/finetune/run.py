@@ -14,86 +14,91 @@ from accelerate import PartialState
 from groundling.commands.finetune import COMMAND, FinetuneConfig
 from groundling.commands.finetune.data import (
     Splits,
-    check_sees,
-    lacking,
-    learning_from,
+    check_regions_read,
+    dev_splits_trained_on,
+    missing_segments_note,
     read_splits,
     regions_of,
     samples_of,
     sizes_with_classes,
     task_of,
-    trained_on,
+    training_source,
 )
 from groundling.commands.finetune.result import (
-    Majority,
-    about,
-    all_alike,
-    beside_majority,
-    check_exam,
-    exam_of,
-    mixed,
-    one_answer,
+    MajorityBaseline,
+    check_evaluator,
+    constant_answer_note,
+    degenerate_seeds_note,
+    describe_seed,
+    evaluator_of,
+    majority_note,
     summary,
-    text_alone,
+    text_only_result,
+    unlabelled_counts,
     without_images,
 )
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.core.output_types import OutputType
-from groundling.core.registry import code_behind, is_outside, named
-from groundling.core.rng import seed_of
+from groundling.core.registry import files_of_object, is_import_path, resolve
+from groundling.core.rng import derive_seed
 from groundling.data.regions.inputs import RegionInputs
-from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import Samples
-from groundling.models.adapters import ClipAdapter, load_base
-from groundling.models.crossmodal import CrossModal
+from groundling.data.regions.stores import CombinedStore
+from groundling.data.samples import SampleDataset
+from groundling.models.adapters import ClipAdapter, load_adapter_base
+from groundling.models.cross_modal import CrossModalEncoder
 from groundling.models.formats import Encoder
-from groundling.models.heads import start_layer
+from groundling.models.heads import init_layer
 from groundling.models.hub import is_adapter
 from groundling.models.loading import precision_note
 from groundling.models.task_heads import TaskHead
-from groundling.models.text import TextEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
+    MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    Vocabulary,
-    fewer_negatives,
+    in_batch_negatives_note,
     make_objectives,
-    save_objectives,
-    unread,
+    save_objective_heads,
+    unused_settings_note,
 )
-from groundling.objectives.supervised import Supervised
-from groundling.prediction.description import InputSpec, ModelDescription, facts_of
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.prediction.model_description import InputSpec, ModelDescription, region_facts
 from groundling.runs.hashing import hashes_of
-from groundling.runs.progress import say_notes
+from groundling.runs.progress import print_notes
 from groundling.runs.run import Run, RunPart
-from groundling.settings.fields import refuse_given
+from groundling.settings.fields import refuse_settings
 from groundling.settings.objectives import ObjectiveSettings
 from groundling.settings.training import TrainConfig
 from groundling.stats.finished_runs import BASELINE
-from groundling.tasks import Task, read_past
-from groundling.tasks.splits import with_others
-from groundling.tasks.table import OwnReader, own_notes
-from groundling.teachers.dataset import TeacherSet
-from groundling.teachers.loading import adapter_teacher_set, load_teacher_set
-from groundling.training.evaluation import Scores, evaluate, scored, write_answers
-from groundling.training.held_out import flattery, watched_terms
-from groundling.training.inner_steps import inner_step
+from groundling.tasks import Task, list_oddities
+from groundling.tasks.splits import with_extra_splits
+from groundling.tasks.table import TableReader, table_notes
+from groundling.teachers.feature_cache import TeacherSet
+from groundling.teachers.loading import load_adapter_teacher_set, load_teacher_set
+from groundling.training.evaluation import (
+    EvaluationOutput,
+    evaluate,
+    score_split,
+    write_predictions,
+)
+from groundling.training.held_out_loss import selection_bias_note, summarize_monitored_terms
 from groundling.training.loop import train
+from groundling.training.training_steps import load_training_step
 from groundling.vision_language import Architecture
-from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
+from groundling.vision_language.end_to_end import BUILDS, EndToEndModel, prepare_end_to_end_model
 from groundling.vision_language.loading import (
     ADAPTER,
     PLAIN,
     RAW,
-    design_of,
-    join_options,
-    join_to,
-    joining_flags,
-    load_student,
-    new_head,
+    embedding_flags,
+    embedding_options,
+    find_architecture,
+    load_encoder,
+    make_task_head,
+    make_vision_language_model,
 )
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 
 # The model that is fine-tuned, the head of its task, and what its folder says of itself.
 
@@ -102,47 +107,47 @@ def text_encoder_of(student: Encoder) -> TextEncoder | None:
     """The text encoder inside a model, whose pieces are masked; None if there is none."""
     if isinstance(student, TextEncoder):
         return student
-    return student.text if isinstance(student, CrossModal | SingleStream) else None
+    return student.text if isinstance(student, CrossModalEncoder | SingleStreamModel) else None
 
 
-def student_of(config: FinetuneConfig, seed: int, store: SeveralStores | None) -> Encoder:
+def student_of(config: FinetuneConfig, seed: int, store: CombinedStore | None) -> Encoder:
     """The model, whose new join is as wide as the features of the `store` that it learns from, if there is one.
 
     Raises InputError if they do not fit.
     """
-    if config.adapting.adapter != "none":
-        torch.manual_seed(seed_of(seed, "init", "adapter"))
-        return ClipAdapter(load_base(config.model), config.adapting)
-    student = load_student(config.model, config.kind, config.join)
-    if not config.join:
-        about = "is about a new VisualBERT: pass --join visualbert with a BERT as --model, or leave it out"
-        refuse_given(joining_flags(config.joining), about)
-        looks = isinstance(student, EndToEnd)
-        return reading_pixels(student, config.pixels) if looks else student
-    if isinstance(student, SingleStream):
+    if config.adapter_settings.adapter != "none":
+        torch.manual_seed(derive_seed(seed, "init", "adapter"))
+        return ClipAdapter(load_adapter_base(config.model), config.adapter_settings)
+    student = load_encoder(config.model, config.model_format, config.architecture)
+    if not config.architecture:
+        about = "is about a new VisualBERT: pass --architecture visualbert with a BERT as --model, or leave it out"
+        refuse_settings(embedding_flags(config.visualbert), about)
+        looks = isinstance(student, EndToEndModel)
+        return prepare_end_to_end_model(student, config.pixels) if looks else student
+    if isinstance(student, SingleStreamModel):
         kind = student.join.kind
         # A design of one's own is named again in order to load its model.
         if (
-            not is_outside(config.join)
-            or named("vision_language", Architecture, config.join).name != kind
+            not is_import_path(config.architecture)
+            or resolve("vision_language", Architecture, config.architecture).name != kind
         ):
             raise InputError(
-                f"--join {config.join}: {config.model} is a {kind} model already; leave --join out"
+                f"--architecture {config.architecture}: {config.model} is a {kind} model already; leave --architecture out"
             )
         return student
-    torch.manual_seed(seed_of(seed, "init", "join"))
+    torch.manual_seed(derive_seed(seed, "init", "join"))
     if store is None:
-        return join_to(student, config.join, 1)
-    options = join_options(student, config.join, config.joining, store)
+        return make_vision_language_model(student, config.architecture, 1)
+    options = embedding_options(student, config.architecture, config.visualbert, store)
     if not config.regions.images:
-        model = join_to(student, config.join, store.width, **options)
-    elif config.join in BUILDS:
-        model = reading_pixels(student, config.pixels, config.join, options)
+        model = make_vision_language_model(student, config.architecture, store.width, **options)
+    elif config.architecture in BUILDS:
+        model = prepare_end_to_end_model(student, config.pixels, config.architecture, options)
     else:
         raise InputError(
-            f"--images {config.regions.images}: {config.join} reads stored features, no pixels; leave it out"
+            f"--images {config.regions.images}: {config.architecture} reads stored features, no pixels; leave it out"
         )
-    model.regions_from = store.facts
+    model.regions_provenance = store.facts
     return model
 
 
@@ -153,24 +158,24 @@ def head_of(
 
     `join` is the design as it was asked for, `ready` whether the model is made ready for the task as its paper has it.
     """
-    if isinstance(student, SingleStream):
-        student.see(most_images(splits))
+    if isinstance(student, SingleStreamModel):
+        student.add_images(most_images(splits))
         if ready:
-            design_of(student, join).ready(student, splits[task.train], False)
-    return new_head(student, task.form, name, join)
+            find_architecture(student, join).prepare_model(student, splits[task.train], False)
+    return make_task_head(student, task.form, name, join)
 
 
 def head_name(student: Encoder, task: Task, config: FinetuneConfig) -> str:
-    """Which head answers, as `groundling.vision_language.loading.new_head` calls it: the paper's, or a plain one."""
+    """Which head answers, as `groundling.vision_language.loading.make_task_head` calls it: the paper's, or a plain one."""
     if isinstance(student, ClipAdapter):
         return ADAPTER
-    if config.raw_first:
+    if config.cls_without_pooler:
         return RAW
-    if config.plain_head or not isinstance(student, SingleStream):
+    if config.linear_head or not isinstance(student, SingleStreamModel):
         return PLAIN
-    name = task.like or task.name
-    kind = design_of(student, config.join).heads.get(name)
-    if kind is None or (kind.apart and not config.regions.regions):
+    name = task.head_task or task.name
+    kind = find_architecture(student, config.architecture).heads.get(name)
+    if kind is None or (kind.separates_images and not config.regions.regions):
         return PLAIN
     return name
 
@@ -185,18 +190,18 @@ def described_of(
     splits: Splits,
     config: FinetuneConfig,
     head: str,
-    store: SeveralStores | None,
+    store: CombinedStore | None,
 ) -> ModelDescription:
     """Task, head, columns, and how examples were put before the model; `store`: the regions that it learned from."""
     reads = InputSpec(
         max_length=config.max_length,
         images=most_images(splits),
         regions=store is not None,
-        most_regions=config.regions.most_regions,
-        budget=config.regions.budget,
-        tags=config.regions.tags,
-        mentioned=config.regions.mentioned,
-        blind=config.blind,
+        max_regions=config.regions.max_regions,
+        budget=config.regions.max_total_length,
+        tags=config.regions.object_tags,
+        mentioned=config.regions.mentioned_objects_only,
+        blind=config.zero_region_features,
     )
     return ModelDescription(
         task=config.task or task.name,
@@ -205,12 +210,12 @@ def described_of(
         head=head,
         loss="" if config.head_loss == "paper" else config.head_loss,
         reads=reads,
-        ready=not config.plain_head,
+        ready=not config.linear_head,
         own=replace(config.own, dev="") if config.own.label else None,
-        design=config.join if is_outside(config.join) else "",
-        kind=config.kind,
-        modules=_modules(config.task, config.join, config.kind),
-        regions={} if store is None else facts_of(store),
+        design=config.architecture if is_import_path(config.architecture) else "",
+        kind=config.model_format,
+        modules=_modules(config.task, config.architecture, config.model_format),
+        regions={} if store is None else region_facts(store),
     )
 
 
@@ -218,8 +223,8 @@ def _modules(*names: str) -> dict[str, str]:
     """The SHA-256 of the file of every module of the user's that is named, or imported by one that is."""
     files: dict[str, Path] = {}
     for name in names:
-        if is_outside(name):
-            files |= code_behind(name)
+        if is_import_path(name):
+            files |= files_of_object(name)
     return dict(zip(files, hashes_of(list(files.values())), strict=True))
 
 
@@ -230,18 +235,22 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
     """
     task = task_of(config.task, Path(config.data), config.own)
     own = task.read
-    task = with_others(task, config.also)
-    learned = trained_on(task, config.train_splits)
-    check_exam(task, learned, config.examining)
+    task = with_extra_splits(task, config.extra_eval)
+    learned = dev_splits_trained_on(task, config.train_splits)
+    check_evaluator(task, learned, config.examining)
     inputs = _regions(config, task)
-    run.note(*(own_notes(own) if isinstance(own, OwnReader) else []))
-    run.note(*task.same_files(Path(config.data)))
-    if config.save_model and not config.kind:
+    run.note(*(table_notes(own) if isinstance(own, TableReader) else []))
+    run.note(*task.identical_split_notes(Path(config.data)))
+    if config.save_model and not config.model_format:
         run.note(*precision_note(config.model))
-    if config.adapting.adapter == "none" and not is_adapter(config.model):
-        run.note(*unread(config.extra.objectives, config.settings, config.stepping.inner))
+    if config.adapter_settings.adapter == "none" and not is_adapter(config.model):
+        run.note(
+            *unused_settings_note(
+                config.extra_objectives.objectives, config.settings, config.stepping.training_step
+            )
+        )
     run.note(*(f"{one} was learned from: its scores are not of held-out data" for one in learned))
-    seeds = Seeds(task, config, training, run, inputs)
+    seeds = SeedRunner(task, config, training, run, inputs)
 
     def summed(runs: list[dict[str, Any]]) -> dict[str, Any]:
         return summary(task, runs, config.model, learned)
@@ -251,16 +260,18 @@ def finetune(config: FinetuneConfig, training: TrainConfig, run: Run) -> dict[st
         for seed in range(training.seed, training.seed + config.seeds)
     ]
     result = summed(runs)
-    run.note(*all_alike(result), *beside_majority(task, result))
-    if config.baselines:
-        say_notes([f"--baselines: the same without the images, in {run.folder / BASELINE}"])
+    run.note(*degenerate_seeds_note(result), *majority_note(task, result))
+    if config.text_only_baseline:
+        print_notes(
+            [f"--text-only-baseline: the same without the images, in {run.folder / BASELINE}"]
+        )
         other = without_images(config, task)
-        result |= text_alone(COMMAND(other, training, run.folder / BASELINE))
+        result |= text_only_result(COMMAND(other, training, run.folder / BASELINE))
     run.notes += [f"seed {one['seed']}: {note}" for one in runs for note in one.get("notes", ())]
     return result
 
 
-class Seeds:
+class SeedRunner:
     """The seeds of a run, which share examples and teachers; both are read when a seed first asks for them."""
 
     def __init__(
@@ -289,14 +300,14 @@ class Seeds:
             train_splits=config.train_splits,
             submit=config.submit,
             partition=config.partition,
-            max_train=config.max_train,
-            unlabelled=config.unlabelled,
+            limit_train=config.limit_train,
+            unlabelled=config.unlabelled_per_labelled,
         )
 
     def run(self, seed: int, part: RunPart) -> dict[str, Any]:
         """Fine-tune and evaluate with one seed."""
         splits = self.splits
-        student = student_of(self.config, seed, self.inputs.learned)
+        student = student_of(self.config, seed, self.inputs.training_stores)
         if self.teachers is None:
             self.teachers = self._teachers(student)
         training = replace(self.training, seed=seed)
@@ -308,16 +319,22 @@ class Seeds:
         """The teachers of the objectives beside the task's own, or the CLIP that an adapter stands on."""
         config, device, folder = self.config, self.place.state.device, self.place.folder
         if isinstance(student, ClipAdapter):
-            return adapter_teacher_set(student.base, config.settings.targeted, device, folder)
-        names, teacher = config.extra.objectives, config.extra.teacher
-        form, store = self.task.form, self.inputs.learned
+            return load_adapter_teacher_set(
+                student.base, config.settings.targeted_distillation, device, folder
+            )
+        names, teacher = config.extra_objectives.objectives, config.extra_objectives.teacher
+        form, store = self.task.form, self.inputs.training_stores
         given = _given(student, names, config.settings, form, store)
         return load_teacher_set(teacher, names, given, device, folder, self.training.seed)
 
 
 def _regions(config: FinetuneConfig, task: Task) -> RegionInputs:
     return regions_of(
-        config.regions, task, config.train_splits, blind=config.blind, flip=config.pixels.flip
+        config.regions,
+        task,
+        config.train_splits,
+        blind=config.zero_region_features,
+        flip=config.pixels.flip,
     )
 
 
@@ -338,24 +355,28 @@ def one_run(
     """
     teacher_set = teacher_set or TeacherSet()
     inputs = inputs or _regions(config, task)
-    check_sees(student, task, inputs, config.model)
-    store = inputs.learned
-    torch.manual_seed(seed_of(training.seed, "init", task.name))
+    check_regions_read(student, task, inputs, config.model)
+    store = inputs.training_stores
+    torch.manual_seed(derive_seed(training.seed, "init", task.name))
     name = head_name(student, task, config)
-    head = head_of(student, task, splits, name, config.join, not config.plain_head)
-    student.word_embeddings().requires_grad_(not config.freeze_words)
+    head = head_of(student, task, splits, name, config.architecture, not config.linear_head)
+    student.word_embeddings().requires_grad_(not config.freeze_word_embeddings)
     samples, teachers = samples_of(
         splits, head, student, task, inputs, teacher_set, config.max_length
     )
     supervised, beside = _objectives(student, task, head, teacher_set, store, config, training.seed)
     objectives = [supervised, *beside]
-    if store is not None and isinstance(student, EndToEnd) and inputs.looks(student):
-        part.note(*lacking(head, store))
-    part.note(*fewer_negatives(objectives, training))
+    if store is not None and isinstance(student, EndToEndModel) and inputs.reads_images(student):
+        part.note(*missing_segments_note(head, store))
+    part.note(*in_batch_negatives_note(objectives, training))
     files = {split: task.file(Path(config.data), split) for split in splits}
-    part.note(*(note for split in splits for note in read_past(files[split], splits[split])))
-    learning = learning_from(
-        samples[task.train], splits[task.train], objectives, config.data, config.unlabelled
+    part.note(*(note for split in splits for note in list_oddities(files[split], splits[split])))
+    learning = training_source(
+        samples[task.train],
+        splits[task.train],
+        objectives,
+        config.data,
+        config.unlabelled_per_labelled,
     )
     trained = train(
         student,
@@ -364,18 +385,20 @@ def one_run(
         training,
         part.folder,
         teachers=teachers,
-        inner=inner_step(config.stepping.inner, config.stepping.adversarial),
-        exam=exam_of(student, supervised, task, samples, config.examining),
+        training_step=load_training_step(
+            config.stepping.training_step, config.stepping.adversarial
+        ),
+        evaluator=evaluator_of(student, supervised, task, samples, config.examining),
     )
-    watched, remarks = watched_terms(objectives, part.folder, trained)
+    watched, remarks = summarize_monitored_terms(objectives, part.folder, trained)
     part.note(*remarks)
     answers = _evaluated(student, supervised, task, samples, part)
-    part.notes += flattery(trained)
-    done = about(task, config.task, config.called, training.seed)
+    part.notes += selection_bias_note(trained)
+    done = describe_seed(task, config.task, config.display_name, training.seed)
     done |= {"objectives": [one.name for one in objectives]}
     done |= {**_scores(task, answers, splits[task.train], Path(config.data)), **trained}
-    learned = trained_on(task, config.train_splits)
-    more = {"trained_on": learned, "watched": watched, "unlabelled": mixed(learning)}
+    learned = dev_splits_trained_on(task, config.train_splits)
+    more = {"trained_on": learned, "watched": watched, "unlabelled": unlabelled_counts(learning)}
     done |= {name: value for name, value in more.items() if value}
     if config.save_model:
         described = described_of(task, splits, config, name, store)
@@ -388,7 +411,7 @@ def _save(
 ) -> None:
     """Write a fine-tuned model, its heads, and what it answers, as `model` of a seed's folder."""
     student.export(folder / "model")
-    save_objectives(folder / "model", objectives)
+    save_objective_heads(folder / "model", objectives)
     described.write(folder / "model")
 
 
@@ -397,46 +420,52 @@ def _objectives(
     task: Task,
     head: TaskHead,
     teacher_set: TeacherSet,
-    store: SeveralStores | None,
+    store: CombinedStore | None,
     config: FinetuneConfig,
     seed: int,
-) -> tuple[Supervised, list[Objective]]:
+) -> tuple[SupervisedObjective, list[Objective]]:
     """The task's own loss; and those of the paper, where its head is used, and those asked for."""
     loss = "" if config.head_loss == "paper" else config.head_loss
-    supervised = Supervised(student.sizes, form=task.form, head=head, loss=loss)
-    given = _given(student, config.extra.objectives, config.settings, supervised.form, store)
+    supervised = SupervisedObjective(student.sizes, output_type=task.form, head=head, loss=loss)
+    given = _given(
+        student, config.extra_objectives.objectives, config.settings, supervised.output_type, store
+    )
     given = replace(given, sizes=teacher_set.sizes(given.sizes))
     own: tuple[str, ...] = ()
-    is_paper = config.beside and not config.plain_head and config.regions.regions
-    if is_paper and isinstance(student, SingleStream):
-        own = design_of(student, config.join).beside.get(task.name, ())
-    names = tuple(dict.fromkeys([*own, *config.extra.objectives]))
+    is_paper = config.auxiliary_losses and not config.linear_head and config.regions.regions
+    if is_paper and isinstance(student, SingleStreamModel):
+        own = find_architecture(student, config.architecture).auxiliary_objectives.get(
+            task.name, ()
+        )
+    names = tuple(dict.fromkeys([*own, *config.extra_objectives.objectives]))
     beside = make_objectives(names, given, seed)
     if student.sizes.visual:
-        for layer, name in [start for one in (supervised, *beside) for start in one.starts()]:
-            start_layer(layer, config.model, name, "bert")
+        for layer, name in [
+            start for one in (supervised, *beside) for start in one.pretrained_layers()
+        ]:
+            init_layer(layer, config.model, name, "bert")
     return supervised, beside
 
 
 def _scores(
-    task: Task, answers: Mapping[str, Scores], learned: Sequence[Example], data: Path
+    task: Task, answers: Mapping[str, EvaluationOutput], learned: Sequence[Example], data: Path
 ) -> dict[str, Any]:
     """Scores of every split whose labels are known, and those of the most common answer among those learned from."""
     known = {split: some for split, some in answers.items() if some.labels is not None}
-    majority = Majority(task, learned)
+    majority = MajorityBaseline(task, learned)
     for split, some in answers.items():
         majority.add(split, some)
-    scores = {split: scored(some, task, split, data) for split, some in known.items()}
-    return {"scores": scores, **majority.told()}
+    scores = {split: score_split(some, task, split, data) for split, some in known.items()}
+    return {"scores": scores, **majority.as_result()}
 
 
 def _evaluated(
     student: Encoder,
-    objective: Supervised,
+    objective: SupervisedObjective,
     task: Task,
-    samples: Mapping[str, Samples],
+    samples: Mapping[str, SampleDataset],
     part: RunPart,
-) -> dict[str, Scores]:
+) -> dict[str, EvaluationOutput]:
     """Answers of every split that is not learned from, written to the seed's folder, which notes where all are one."""
     answers = {}
     for split, some in samples.items():
@@ -444,8 +473,14 @@ def _evaluated(
             continue
         answers[split] = evaluate(student, objective, task, some)
         if PartialState().is_main_process:
-            write_answers(answers[split], task, split, part.folder)
-    part.note(*(note for split, some in answers.items() for note in one_answer(task, split, some)))
+            write_predictions(answers[split], task, split, part.folder)
+    part.note(
+        *(
+            note
+            for split, some in answers.items()
+            for note in constant_answer_note(task, split, some)
+        )
+    )
     return answers
 
 
@@ -454,13 +489,13 @@ def _given(
     names: Sequence[str],
     settings: ObjectiveSettings,
     form: OutputType,
-    store: SeveralStores | None,
+    store: CombinedStore | None,
 ) -> ObjectiveContext:
     """What the objectives `names` beside the task's own are made from, but for the teachers' widths."""
     text = text_encoder_of(student)
     return ObjectiveContext(
         sizes_with_classes(student, store),
-        Vocabulary.of(text.tokenizer) if text is not None and names else None,
+        MaskingVocabulary.of(text.tokenizer) if text is not None and names else None,
         settings,
-        form=form,
+        output_type=form,
     )

@@ -8,72 +8,72 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from groundling.command_line import SHARED, Command
-from groundling.command_line.names import check_extra, check_inner
+from groundling.command_line.registered_names import check_extra_objectives, check_training_step
 from groundling.core.errors import InputError
 from groundling.models.hub import has_cnn
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
-    Input,
+    InputKind,
     Settings,
     at_least,
     may_repeat,
-    need,
-    needed,
-    refuse_given,
+    refuse_settings,
+    require_settings,
+    required,
     unnested,
 )
-from groundling.settings.inputs import (
-    CaptionReading,
-    Joining,
-    Pixels,
-    RegionInput,
+from groundling.settings.input_settings import (
+    CaptionSettings,
+    PixelSettings,
+    RegionSettings,
+    VisualBertSettings,
     check_pixels,
     weighted,
     weighted_files,
 )
 from groundling.settings.objectives import (
-    ExtraObjectives,
-    InnerStepping,
+    ExtraObjectiveSettings,
     ObjectiveSettings,
-    PhaseOptions,
+    PretrainingObjectiveSettings,
+    TrainingStepSettings,
     teacher_inputs,
 )
-from groundling.settings.training import Examining, TrainConfig, check_held
+from groundling.settings.training import EvaluationSettings, TrainConfig, check_has_eval_data
 
 
 @dataclass(frozen=True)
-class LearnedTexts(Settings):
+class TrainTexts(Settings):
     """Captions of images, or in their place a task's texts, that are learned from."""
 
-    captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
+    captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Captions, each FILE or FILE=WEIGHT: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your \
 own csv, tsv or jsonl, or a folder (docs/vision.md). A step reads one of several files, drawn by weight, or, where \
 none has one, by its number of samples."""
-    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
-    listing: Annotated[str, Input.FILE] = ""
+    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the images to use, one name a line, or as karpathy_train_images.txt does; empty: all."""
     skip_missing: bool = False
     """Leave captions out whose image is not in the store, and count them."""
-    epoch_of: Literal["captions", "images"] = "captions"
+    epoch_unit: Literal["captions", "images"] = "captions"
     """What comes up once in an epoch: every caption, as in the models' releases, or every image with one of its."""
-    task: Annotated[str, Input.TASK] = ""
+    task: Annotated[str, InputKind.TASK] = ""
     """Instead of captions: a task's training texts, VisualBERT's task-specific phase and UNITER's second stage on \
 VCR; e.g. vqa."""
-    data: Annotated[str, Input.PATH] = ""
+    data: Annotated[str, InputKind.PATH] = ""
     """Folder with that task's official files."""
     train_splits: tuple[str, ...] = ()
     """--task: texts of these splits, e.g. `train val` before --submit; none: of the task's own training split."""
-    partition: Annotated[str, Input.FILE] = ""
+    partition: Annotated[str, InputKind.FILE] = ""
     """--task: texts of this file's training examples alone (`data partition`), which few-shot fine-tuning knows."""
 
 
 @dataclass(frozen=True)
-class HeldTexts(Settings):
+class EvalTexts(Settings):
     """Captions, or splits of the task, on which the loss is reported."""
 
-    eval_captions: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
+    eval_captions: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Captions of other images, in any files that --captions reads, on which the loss is reported."""
-    eval_listing: Annotated[str, Input.FILE] = ""
+    eval_image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the images on which the loss is reported, of --eval-captions or else of --captions."""
     eval_splits: tuple[str, ...] = ()
     """Splits on which the loss is reported: Karpathy's json: of --eval-captions or else of --captions; --task: of the \
@@ -84,21 +84,23 @@ task's own, e.g. `val`."""
 class PretrainConfig(Settings):
     """How a vision-language model is pre-trained on captioned images, or on a task's own texts and images."""
 
-    model: Annotated[str, Input.DESIGN] = "visualbert"
+    architecture: Annotated[str, InputKind.DESIGN] = "visualbert"
     """visualbert, vlbert, uniter, or MODULE:NAME of a design of your own: what a plain text encoder becomes; of a \
-vision-language model as --student, its own."""
-    student: Annotated[str, Input.WEIGHTS, needed] = ""
+vision-language model as --model, its own."""
+    model: Annotated[str, InputKind.WEIGHTS, required] = ""
     """BERT, or a single-stream model to continue from: hub id or folder."""
-    regions: RegionInput = field(default_factory=RegionInput)
-    pixels: Pixels = field(default_factory=Pixels)
-    learned: Annotated[LearnedTexts, unnested] = field(default_factory=LearnedTexts)
-    held: Annotated[HeldTexts, unnested] = field(default_factory=HeldTexts)
-    examining: Examining = field(default_factory=Examining)
-    phase: Annotated[PhaseOptions, unnested] = field(default_factory=PhaseOptions)
+    regions: RegionSettings = field(default_factory=RegionSettings)
+    pixels: PixelSettings = field(default_factory=PixelSettings)
+    train_texts: Annotated[TrainTexts, unnested] = field(default_factory=TrainTexts)
+    eval_texts: Annotated[EvalTexts, unnested] = field(default_factory=EvalTexts)
+    examining: EvaluationSettings = field(default_factory=EvaluationSettings)
+    phase: Annotated[PretrainingObjectiveSettings, unnested] = field(
+        default_factory=PretrainingObjectiveSettings
+    )
     step_mix: Annotated[tuple[float, ...], at_least(0), may_repeat] = ()
     """How often each kind of step comes, in the model's order, where a step has one objective (UNITER; \
 docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
-    text: Annotated[tuple[str, ...], Input.WEIGHTED] = ()
+    text: Annotated[tuple[str, ...], InputKind.WEIGHTED] = ()
     """Files of text without images, each FILE or FILE=WEIGHT as for `adapt`, together drawn as often as the captions \
 (VL-BERT)."""
     max_length: Annotated[int, at_least(0)] = 64
@@ -106,22 +108,26 @@ docs/papers.md); empty: the release's. Its large model on VCR: 10 1 1."""
     grounded: bool = True
     """VisualBERT: read captions with their images (ablation C1 reads the captions alone; --regions still says what \
 the model is made for)."""
-    joining: Joining = field(default_factory=Joining)
-    random_start: bool = False
-    """Forget the weights of --student and keep its sizes (ablation C3: no BERT)."""
-    extra: Annotated[ExtraObjectives, unnested] = field(default_factory=ExtraObjectives)
+    joining: VisualBertSettings = field(default_factory=VisualBertSettings)
+    random_init: bool = False
+    """Forget the weights of --model and keep its sizes (ablation C3: no BERT)."""
+    extra: Annotated[ExtraObjectiveSettings, unnested] = field(
+        default_factory=ExtraObjectiveSettings
+    )
     settings: Annotated[ObjectiveSettings, unnested] = field(default_factory=ObjectiveSettings)
-    stepping: Annotated[InnerStepping, unnested] = field(default_factory=InnerStepping)
+    stepping: Annotated[TrainingStepSettings, unnested] = field(
+        default_factory=TrainingStepSettings
+    )
 
 
-PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup=0.1, weight_decay=0.01)
+PRETRAINING = TrainConfig(epochs=10, lr=5e-5, warmup_ratio=0.1, weight_decay=0.01)
 """Pre-training as in VisualBERT's code (10 epochs, 5e-5 to 1e-4, warm-up 10 %)."""
 
 
 def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or do not go together."""
-    learned, held = config.learned, config.held
-    need(config, "pretrain", "regions")
+    learned, held = config.train_texts, config.eval_texts
+    require_settings(config, "pretrain", "regions")
     check_pixels(config.pixels, config.regions.images)
     if bool(learned.captions) == bool(learned.task):
         raise InputError(
@@ -129,37 +135,37 @@ def check(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Non
         )
     if learned.task:
         of_captions = {
-            "--listing": learned.listing,
+            "--image-list": learned.image_list,
             "--caption-splits": learned.reading.caption_splits,
             "--eval-captions": held.eval_captions,
-            "--eval-listing": held.eval_listing,
+            "--eval-image-list": held.eval_image_list,
         }
-        refuse_given(of_captions, "a task's own texts have none; pass --captions")
+        refuse_settings(of_captions, "a task's own texts have none; pass --captions")
         blind = {"--no-grounded": not config.grounded}
-        refuse_given(blind, "a task's texts are about its images; pass --captions")
+        refuse_settings(blind, "a task's texts are about its images; pass --captions")
     else:
         answers = config.phase.task_answers
         of_tasks = {
             "--data": learned.data,
             "--task-answers": answers if answers != "right" else "",
             "--train-splits": learned.train_splits,
-            "--mentioned": config.regions.mentioned,
+            "--mentioned-objects-only": config.regions.mentioned_objects_only,
             "--partition": learned.partition,
         }
-        refuse_given(of_tasks, "captions have none; pass --task and --data")
-    flags = "--eval-captions FILES, --eval-listing FILE or --eval-splits NAMES"
-    check_held(config.examining, held != HeldTexts(), flags)
+        refuse_settings(of_tasks, "captions have none; pass --task and --data")
+    flags = "--eval-captions FILES, --eval-image-list FILE or --eval-splits NAMES"
+    check_has_eval_data(config.examining, held != EvalTexts(), flags)
     weighted_files(learned.captions, "--captions")
     weighted_files(config.text, "--text")
     for word in held.eval_captions:
         weighted(word, "--eval-captions")
-    check_extra(config.extra, config.stepping.inner, "pretrain")
-    check_inner(config.stepping.inner, config.stepping.adversarial)
+    check_extra_objectives(config.extra, config.stepping.training_step, "pretrain")
+    check_training_step(config.stepping.training_step, config.stepping.adversarial)
 
 
 def reads(config: PretrainConfig, training: TrainConfig, out: str | Path) -> Mapping[str, str]:
     """Of what a new model's CNN is made."""
-    is_new = config.regions.images and not has_cnn(config.student)
+    is_new = config.regions.images and not has_cnn(config.model)
     return {"--backbone": config.pixels.backbone} if is_new else {}
 
 
@@ -167,19 +173,19 @@ def inputs(config: PretrainConfig, training: TrainConfig) -> Inputs:
     """What tells runs apart beside their settings."""
     from groundling.data.regions.inputs import manifests
 
-    learned = config.learned
+    learned = config.train_texts
     captions = [each.file for each in weighted_files(learned.captions, "--captions")]
-    held = [weighted(word, "--eval-captions").file for word in config.held.eval_captions]
+    held = [weighted(word, "--eval-captions").file for word in config.eval_texts.eval_captions]
     texts = [each.file for each in weighted_files(config.text, "--text")]
     return {
-        "student": config.student,
+        "student": config.model,
         **manifests(config.regions.regions),
         "data": learned.data,
         "partition": learned.partition,
-        "eval_listing": config.held.eval_listing,
+        "eval_image_list": config.eval_texts.eval_image_list,
         "images": config.regions.images,
         "backbone": config.pixels.backbone if config.regions.images else "",
-        **teacher_inputs(config.extra.teacher, config.settings.targeted),
+        **teacher_inputs(config.extra.teacher, config.settings.targeted_distillation),
         **{f"captions:{n}" if n else "captions": path for n, path in enumerate(captions)},
         **{f"eval_captions:{n}": path for n, path in enumerate(held)},
         **{f"text:{n}": path for n, path in enumerate(texts)},
@@ -192,10 +198,10 @@ COMMAND = Command(
     "groundling.commands.pretrain.run:pretrain",
     {"_own": PretrainConfig(), "_train": PRETRAINING, **SHARED},
     title="Train",
-    example="groundling pretrain --model uniter --student bert-base-uncased --regions runs/store "
+    example="groundling pretrain --architecture uniter --model bert-base-uncased --regions runs/store "
     "--captions my_captions.tsv --out runs/seen",
-    common="model student regions captions task data steps epochs batch lr seed cpu",
-    rules=check,
-    reads=reads,
-    leaves=ResumableRun(inputs, makes=["model"]),
+    common_flags="architecture model regions captions task data steps epochs batch lr seed cpu",
+    validate=check,
+    default_models=reads,
+    output=ResumableRun(inputs, artifacts=["model"]),
 )

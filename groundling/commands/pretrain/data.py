@@ -9,40 +9,40 @@ from typing import Literal
 
 from accelerate import PartialState
 
-from groundling.commands.pretrain import HeldTexts, LearnedTexts
+from groundling.commands.pretrain import EvalTexts, TrainTexts
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, raise_first
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
 from groundling.data.captions.captions import (
     CaptionedImage,
     CaptionFilter,
     has_splits,
-    in_store,
+    images_in_store,
     keep_listed,
     read_captions,
 )
-from groundling.data.corpora.prepared import corpus_samples
+from groundling.data.corpora.token_stores import corpus_samples
 from groundling.data.regions.inputs import RegionInputs
-from groundling.data.regions.samples import CaptionTexts
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.samples import CaptionTextDataset
+from groundling.data.regions.stores import CombinedStore
 from groundling.data.samples import (
-    DrawnTexts,
-    Samples,
-    TextInput,
-    TextSamples,
+    SampleDataset,
+    SampledTextDataset,
+    TextDataset,
+    TextRowEncoder,
     thinned,
     together,
     with_choice,
 )
 from groundling.objectives import Objective
-from groundling.settings.inputs import WeightedFile, weighted, weighted_files
+from groundling.settings.input_settings import WeightedFile, weighted, weighted_files
 from groundling.tasks import Task
-from groundling.tasks.splits import SampleSelection, hidden_versions, taken
+from groundling.tasks.splits import SampleSelection, hidden_versions, select_partition
 from groundling.teachers import Teacher
-from groundling.teachers.dataset import TeacherSet
-from groundling.training.batch_sampler import DataSource, sectioned
-from groundling.vision_language import Phase
-from groundling.vision_language.single_stream import SingleStream
+from groundling.teachers.feature_cache import TeacherSet
+from groundling.training.batch_sampler import DataSource, split_by_file
+from groundling.vision_language import PretrainingPhase
+from groundling.vision_language.single_stream import SingleStreamModel
 
 # The texts of a task that a model is pre-trained on, with what is right, with any answer, or judged.
 
@@ -70,14 +70,14 @@ def task_texts(
         if isinstance(example.label, int) and example.choices:
             example = with_choice(example, example.label)
         elif isinstance(task.form, OpenAnswer):
-            example = replace(example, pair=task.form.best(example.label) or None)
+            example = replace(example, text_pair=task.form.best_answer(example.label) or None)
         texts.append(_as_text(example, tags))
     return _once(texts, task)
 
 
 def _once(texts: Sequence[Example], task: Task) -> list[Example]:
     """The texts; where examples are phrases of captions, every caption stands there once (release: Flickr30k)."""
-    if task.form.reads != "phrase":
+    if task.form.head_input != "phrase":
         return list(texts)
     return list({(text.text, text.images): text for text in reversed(texts)}.values())[::-1]
 
@@ -97,14 +97,14 @@ def judged_texts(
     says_it = isinstance(form, MultipleChoice) or (
         isinstance(form, Classification) and len(form.labels) == 2
     )
-    if not says_it or task.mark is not None:
+    if not says_it or task.label_regions is not None:
         raise InputError(
             f"--task-answers judged: texts of {task.name} are neither right nor wrong; expected a multiple choice "
             "(vcr) or statements that are true or false (nlvr2)"
         )
     examples = _within(task, folder, partition, _read(task, folder, splits))
     without = [example.id for example in examples if example.label is None]
-    refuse([f"{name}: nobody says whether it is right" for name in without])
+    raise_first([f"{name}: nobody says whether it is right" for name in without])
     return [replace(_as_text(example, tags), label=example.label) for example in examples]
 
 
@@ -136,15 +136,22 @@ def _read(task: Task, folder: Path, splits: Sequence[str]) -> list[Example]:
 def _within(
     task: Task, folder: Path, partition: str, examples: Sequence[Example]
 ) -> Sequence[Example]:
-    return taken(examples, Path(partition), task, folder) if partition else examples
+    return select_partition(examples, Path(partition), task, folder) if partition else examples
 
 
 def _as_text(example: Example, tags: bool) -> Example:
     """The example without its label, and, but with `tags`, without the places that name objects or phrases."""
-    text = replace(example, label=None, gold=None, official="")
-    if tags and example.objects:
+    text = replace(example, label=None, gold_boxes=None, official_id="")
+    if tags and example.object_count:
         return text
-    return replace(text, tags=(), choice_tags=(), objects=0, names=(), mentioned=())
+    return replace(
+        text,
+        region_tags=(),
+        choice_region_tags=(),
+        object_count=0,
+        object_names=(),
+        mentioned_objects=(),
+    )
 
 
 TaskAnswers = Literal["right", "any", "judged"]
@@ -156,7 +163,7 @@ ASKED_PIXELS = 32
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CaptionCorpus:
     """One file of captions and how often it is drawn."""
 
     name: str
@@ -167,14 +174,14 @@ class Corpus:
     """Of its steps among those of all files; 0: its number of samples."""
 
 
-def corpora_of(texts: LearnedTexts, beside: Sequence[str]) -> list[Corpus]:
+def corpora_of(texts: TrainTexts, beside: Sequence[str]) -> list[CaptionCorpus]:
     """The files of `--captions`, each FILE or FILE=WEIGHT; a task's own texts are one without a file.
 
     Those `beside`, which one part of the run holds out and the other learns from, are told apart from them by name.
     Raises InputError for a weight that is none, or if some files have one and others have not.
     """
     if not texts.captions:
-        return [Corpus(texts.task, "")]
+        return [CaptionCorpus(texts.task, "")]
     parts = weighted_files(texts.captions, "--captions")
     files = [file for file, _ in parts]
     every = dict.fromkeys([*files, *_held_files(beside)])
@@ -182,10 +189,12 @@ def corpora_of(texts: LearnedTexts, beside: Sequence[str]) -> list[Corpus]:
     names = files if alike else [Path(file).stem for file in files]
     if len(set(files)) < len(files):
         raise InputError(f"--captions {' '.join(texts.captions)}: a file is there twice")
-    return [Corpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)]
+    return [
+        CaptionCorpus(name, file, weight) for name, (file, weight) in zip(names, parts, strict=True)
+    ]
 
 
-def names_of(corpora: Sequence[Corpus]) -> list[str]:
+def corpus_names(corpora: Sequence[CaptionCorpus]) -> list[str]:
     """What the corpora are called."""
     return [each.name for each in corpora]
 
@@ -196,13 +205,13 @@ def _held_files(captions: Sequence[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Data:
+class PretrainingData:
     """What a model is pre-trained on, or what is held out."""
 
-    corpora: Sequence[Corpus]
-    samples: list[Samples]
+    corpora: Sequence[CaptionCorpus]
+    samples: list[SampleDataset]
     """Of every corpus."""
-    stores: list[SeveralStores]
+    stores: list[CombinedStore]
     """Of every corpus."""
     left_out: int
     """Captioned images that the stores lack."""
@@ -224,11 +233,11 @@ class Data:
 
 
 def versions_of(
-    task: Task, texts: LearnedTexts, answers: TaskAnswers, tags: bool
+    task: Task, texts: TrainTexts, answers: TaskAnswers, tags: bool
 ) -> list[tuple[Example, ...]]:
     """What a task's texts are, with such answers: one version each or all that may be drawn."""
     folder = Path(texts.data)
-    splits = task.learned(texts.train_splits)
+    splits = task.splits_to_train(texts.train_splits)
     if answers == "any":
         return unlabelled_texts(task, folder, tags, texts.partition, splits)
     read = judged_texts if answers == "judged" else task_texts
@@ -236,10 +245,10 @@ def versions_of(
 
 
 @dataclass(frozen=True)
-class Reading:
+class PretrainingReader:
     """How a run reads its texts, what is learned from and what is held out alike."""
 
-    model: SingleStream
+    model: SingleStreamModel
     pairs: bool
     """Whether two captions of an image are read together."""
     answers: TaskAnswers
@@ -248,17 +257,17 @@ class Reading:
     """Of a task's texts: whether they keep the places that name objects."""
     grounded: bool
     """Whether captions are read with their images."""
-    text: TextInput
+    text: TextRowEncoder
     inputs: RegionInputs
     teacher_set: TeacherSet
 
     def data(
         self,
-        learned: LearnedTexts,
+        learned: TrainTexts,
         versions: Sequence[Sequence[Example]],
-        corpora: Sequence[Corpus],
+        corpora: Sequence[CaptionCorpus],
         mirrored: bool,
-    ) -> Data:
+    ) -> PretrainingData:
         """Samples with regions, and pixels for a model that reads them, and a teacher beside their texts.
 
         `versions`: the texts of a task. `mirrored`: half of the pictures, if the settings have it so.
@@ -266,47 +275,47 @@ class Reading:
         stores = [self.inputs.stores(each.name) for each in corpora]
         texts, left_out, notes = self._texts(learned, versions, corpora, stores)
         notes += _shared_images(corpora, texts, stores)
-        seen: list[Samples] = []
+        seen: list[SampleDataset] = []
         teachers: list[Teacher] = []
         for each, samples in zip(corpora, texts, strict=True):
             # Texts that are drawn anew in every epoch have a teacher that is asked in the loop.
             samples, teachers = self.teacher_set.wrap(
-                samples, fixed=isinstance(samples, TextSamples)
+                samples, fixed=isinstance(samples, TextDataset)
             )
             if self.grounded:
                 # In pictures that are learned from and mirrored, the release leaves captions as they are.
                 mirror = samples if mirrored else None
-                looks_at = self.inputs.at(each.name)
+                looks_at = self.inputs.all_images(each.name)
                 samples = self.inputs.samples(samples, self.model, looks_at, mirror=mirror)
             seen.append(samples)
-        return Data(corpora, seen, stores, left_out, notes, teachers)
+        return PretrainingData(corpora, seen, stores, left_out, notes, teachers)
 
     def _texts(
         self,
-        learned: LearnedTexts,
+        learned: TrainTexts,
         versions: Sequence[Sequence[Example]],
-        corpora: Sequence[Corpus],
-        stores: Sequence[SeveralStores],
-    ) -> tuple[list[Samples], int, list[str]]:
+        corpora: Sequence[CaptionCorpus],
+        stores: Sequence[CombinedStore],
+    ) -> tuple[list[SampleDataset], int, list[str]]:
         """The texts of every corpus, how many captioned images the stores lack, and notes."""
         if learned.task and self.answers != "right":
-            return [DrawnTexts(versions, self.text, judged=self.answers == "judged")], 0, []
+            return [SampledTextDataset(versions, self.text, judged=self.answers == "judged")], 0, []
         if learned.task:
-            return [TextSamples([examples[0] for examples in versions], self.text)], 0, []
-        texts: list[Samples] = []
+            return [TextDataset([examples[0] for examples in versions], self.text)], 0, []
+        texts: list[SampleDataset] = []
         left_out = 0
         notes: list[str] = []
-        every_caption = learned.epoch_of == "captions"
+        every_caption = learned.epoch_unit == "captions"
         for images, lacking, remarks in _captioned(learned, corpora, stores):
-            texts.append(CaptionTexts(images, self.text, self.pairs, every_caption))
+            texts.append(CaptionTextDataset(images, self.text, self.pairs, every_caption))
             left_out += lacking
             notes += remarks
         return texts, left_out, notes
 
 
-def held_texts(learned: LearnedTexts, held: HeldTexts) -> LearnedTexts | None:
+def held_texts(learned: TrainTexts, held: EvalTexts) -> TrainTexts | None:
     """What is held out in place of what is learned from, so that both are read alike; None without."""
-    if held == HeldTexts():
+    if held == EvalTexts():
         return None
     if learned.task:
         return replace(learned, train_splits=held.eval_splits, partition="")
@@ -319,17 +328,17 @@ def held_texts(learned: LearnedTexts, held: HeldTexts) -> LearnedTexts | None:
         learned,
         captions=captions,
         reading=replace(learned.reading, caption_splits=splits),
-        listing=held.eval_listing,
+        image_list=held.eval_image_list,
     )
 
 
 def held_data(
-    reading: Reading,
-    learned: LearnedTexts,
-    held: LearnedTexts | None,
-    corpora: Sequence[Corpus],
+    reading: PretrainingReader,
+    learned: TrainTexts,
+    held: TrainTexts | None,
+    corpora: Sequence[CaptionCorpus],
     task: Task | None,
-) -> Data | None:
+) -> PretrainingData | None:
     """What is held out; None without such. Raises InputError for a split that there is not, or is learned from."""
     if held is None:
         return None
@@ -343,27 +352,29 @@ def held_data(
 def _check_held_splits(task: Task, learned: Sequence[str], held: Sequence[str]) -> None:
     for split in held:
         task.check_labelled(split, "--eval-splits")
-        if split in task.learned(learned):
+        if split in task.splits_to_train(learned):
             raise InputError(f"--eval-splits {split}: is learned from, too; leave it out")
 
 
 def _captioned(
-    learned: LearnedTexts, corpora: Sequence[Corpus], stores: Sequence[SeveralStores]
+    learned: TrainTexts, corpora: Sequence[CaptionCorpus], stores: Sequence[CombinedStore]
 ) -> Iterator[tuple[list[CaptionedImage], int, list[str]]]:
     """Of each file, the captioned images that its stores hold, by their ids there, how many they lack, and notes."""
     files = [each.file for each in corpora]
-    wanted = CaptionFilter(learned.reading.caption_splits, learned.reading.columns).of(files)
+    wanted = CaptionFilter(learned.reading.caption_splits, learned.reading.columns).for_files(files)
     for file, own, store in zip(files, wanted, stores, strict=True):
         told = read_captions(file, own.splits, own.columns)
-        images = keep_listed(told.images, learned.listing) if learned.listing else told.images
-        found = in_store(images, store, store.name, told.path)
+        images = keep_listed(told.images, learned.image_list) if learned.image_list else told.images
+        found = images_in_store(images, store, store.name, told.path)
         if found.missing and not (learned.skip_missing and found.images):
             raise InputError(found.fault)
-        yield found.images, len(found.missing), [*told.guess, *told.notes]
+        yield found.images, len(found.missing), [*told.guess_note, *told.notes]
 
 
 def _shared_images(
-    corpora: Sequence[Corpus], texts: Sequence[Samples], stores: Sequence[SeveralStores]
+    corpora: Sequence[CaptionCorpus],
+    texts: Sequence[SampleDataset],
+    stores: Sequence[CombinedStore],
 ) -> list[str]:
     """Notes on images that several stores hold, or that several corpora name.
 
@@ -404,8 +415,8 @@ def _shared_images(
 
 
 def sources_of(
-    data: Data,
-    phase: Phase,
+    data: PretrainingData,
+    phase: PretrainingPhase,
     objectives: Sequence[Objective],
     beside: Sequence[Objective],
 ) -> list[DataSource]:
@@ -415,7 +426,7 @@ def sources_of(
     """
     names = {objective.name for objective in objectives}
     always = tuple(objective.name for objective in beside)
-    mix = phase.mix or [(1.0, tuple(sorted(names)))]
+    mix = phase.step_mix or [(1.0, tuple(sorted(names)))]
     sources = []
     for each, samples in zip(data.corpora, data.samples, strict=True):
         weight = each.weight or float(len(samples))
@@ -427,7 +438,7 @@ def sources_of(
     return sources
 
 
-def some_of(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
+def sample_sources(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
     """A few samples of every source, evenly spaced: fewer of those with `pixels`."""
     most = ASKED_PIXELS if pixels else ASKED
     world = PartialState().num_processes  # each of which has a share
@@ -438,8 +449,8 @@ def some_of(sources: Sequence[DataSource], pixels: bool) -> list[DataSource]:
     ]
 
 
-def text_alone(
-    files: Sequence[WeightedFile], text: TextInput, sources: Sequence[DataSource], place: Path
+def text_only_sources(
+    files: Sequence[WeightedFile], text: TextRowEncoder, sources: Sequence[DataSource], place: Path
 ) -> list[DataSource]:
     """Texts without images, as often as all the rest (VL-BERT, final version, Section 3.3), which no epoch counts.
 
@@ -449,5 +460,5 @@ def text_alone(
         return []
     share = sum(source.ratio for source in sources)
     alone = corpus_samples([each.file for each in files], "blocks", text, place)
-    source = DataSource(alone, share, ("masked_lm",), "text alone", counts=False)
-    return sectioned(source, alone.bounds, files)
+    source = DataSource(alone, share, ("masked_lm",), "text alone", counts_towards_epoch=False)
+    return split_by_file(source, alone.bounds, files)

@@ -10,63 +10,68 @@ from typing import Any
 
 import torch
 
-from groundling.commands.pretrain import LearnedTexts, PretrainConfig
+from groundling.commands.pretrain import PretrainConfig, TrainTexts
 from groundling.commands.pretrain.data import (
-    Corpus,
-    Reading,
+    CaptionCorpus,
+    PretrainingReader,
     TaskAnswers,
     corpora_of,
+    corpus_names,
     held_data,
     held_texts,
-    names_of,
-    some_of,
+    sample_sources,
     sources_of,
-    text_alone,
+    text_only_sources,
     versions_of,
 )
 from groundling.core.errors import InputError
 from groundling.core.output_types import MultipleChoice, OpenAnswer
-from groundling.core.registry import is_outside, named
-from groundling.core.rng import seed_of
-from groundling.data.corpora.prepared import place_of_stores
+from groundling.core.registry import is_import_path, resolve
+from groundling.core.rng import derive_seed
+from groundling.data.corpora.token_stores import stores_folder
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.regions.samples import check_mentioned
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.stores import CombinedStore
 from groundling.models.formats import Encoder
-from groundling.models.heads import load_head, start_lm_head
+from groundling.models.heads import init_lm_head, load_head
 from groundling.models.loading import precision_note
-from groundling.models.text import TextEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.objectives import (
+    MaskingVocabulary,
     Objective,
     ObjectiveContext,
-    Vocabulary,
-    check_saved,
-    fewer_negatives,
+    check_saved_modules,
+    in_batch_negatives_note,
     make_objectives,
-    save_objectives,
-    unread,
+    save_objective_heads,
+    unused_settings_note,
 )
 from groundling.objectives.masked_lm import MaskedLM
 from groundling.runs.run import Run
-from groundling.settings.inputs import RegionInput, weighted_files
-from groundling.settings.objectives import ObjectiveSettings, PhaseOptions
+from groundling.settings.input_settings import RegionSettings, weighted_files
+from groundling.settings.objectives import ObjectiveSettings, PretrainingObjectiveSettings
 from groundling.settings.training import TrainConfig
 from groundling.tasks import Task
 from groundling.teachers.loading import load_teacher_set
-from groundling.training.held_out import (
-    HeldOut,
-    flattery,
-    held_report,
-    learned_too,
-    still_guessing,
-    watched_terms,
+from groundling.training.held_out_loss import (
+    HeldOutLoss,
+    compare_with_baseline,
+    report_held_out,
+    selection_bias_note,
+    summarize_monitored_terms,
+    training_overlap_note,
 )
-from groundling.training.inner_steps import inner_step
 from groundling.training.loop import train
-from groundling.vision_language import Architecture, Phase
-from groundling.vision_language.end_to_end import BUILDS, EndToEnd, reading_pixels
-from groundling.vision_language.loading import design_of, join_options, join_to, load_student
-from groundling.vision_language.single_stream import SingleStream
+from groundling.training.training_steps import load_training_step
+from groundling.vision_language import Architecture, PretrainingPhase
+from groundling.vision_language.end_to_end import BUILDS, EndToEndModel, prepare_end_to_end_model
+from groundling.vision_language.loading import (
+    embedding_options,
+    find_architecture,
+    load_encoder,
+    make_vision_language_model,
+)
+from groundling.vision_language.single_stream import SingleStreamModel
 
 GUESSING = "train longer (--epochs, --steps), or do without this model: what is fine-tuned from it starts there"
 """What to do about a model whose parts guess."""
@@ -74,99 +79,119 @@ GUESSING = "train longer (--epochs, --steps), or do without this model: what is 
 
 def pretrain(config: PretrainConfig, training: TrainConfig, run: Run) -> dict[str, Any]:
     """Pre-train and write `model`, from which `finetune` and a next phase start; returns the result."""
-    inner = inner_step(config.stepping.inner, config.stepping.adversarial)
-    learned = config.learned
-    corpora = corpora_of(learned, config.held.eval_captions)
-    held = held_texts(learned, config.held)
+    inner = load_training_step(config.stepping.training_step, config.stepping.adversarial)
+    learned = config.train_texts
+    corpora = corpora_of(learned, config.eval_texts.eval_captions)
+    held = held_texts(learned, config.eval_texts)
     held_corpora = corpora_of(held, learned.captions) if held else []
     inputs = _regions(config.regions, config.pixels.flip, corpora, held_corpora)
     store = inputs.stores(*inputs.learns)
     model = _fitting(_started(config, store, training.seed), inputs, store)
-    design = design_of(model, config.model)
+    design = find_architecture(model, config.architecture)
     answers = config.phase.task_answers
     phase = _phase(design, bool(learned.task), answers, config.step_mix)
-    tags = phase.tags and config.regions.tags
-    task = named("tasks", Task, learned.task).at(Path(learned.data)) if learned.task else None
+    tags = phase.keeps_object_tags and config.regions.object_tags
+    task = (
+        resolve("tasks", Task, learned.task).with_answers_of(Path(learned.data))
+        if learned.task
+        else None
+    )
     versions = [] if task is None else versions_of(task, learned, answers, tags)
-    if task is not None and config.regions.mentioned:
-        check_mentioned([texts[0] for texts in versions], task.name, config.regions.tags)
-    design.ready(model, [examples[0] for examples in versions], True)
+    if task is not None and config.regions.mentioned_objects_only:
+        check_mentioned([texts[0] for texts in versions], task.name, config.regions.object_tags)
+    design.prepare_model(model, [examples[0] for examples in versions], True)
     given = _given(model, store, config.settings)
     asked = config.extra.objectives
     device, seed = run.state.device, training.seed
     teacher_set = load_teacher_set(config.extra.teacher, asked, given, device, run.folder, seed)
     text, _ = model.inputs(config.max_length)
-    reading = Reading(model, phase.pairs, answers, tags, config.grounded, text, inputs, teacher_set)
+    reading = PretrainingReader(
+        model, phase.has_caption_pairs, answers, tags, config.grounded, text, inputs, teacher_set
+    )
     data = reading.data(learned, versions, corpora, mirrored=config.pixels.flip)
-    own = _own_objectives(phase, given, config.phase, config.model, seed)
-    if not config.random_start:
-        _start_heads(own, config.student, regions=task is not None)
-    _check_grounded(own, config.model, config.grounded)
+    own = _own_objectives(phase, given, config.phase, config.architecture, seed)
+    if not config.random_init:
+        _start_heads(own, config.model, regions=task is not None)
+    _check_grounded(own, config.architecture, config.grounded)
     beside = make_objectives(asked, replace(given, sizes=teacher_set.sizes(given.sizes)), seed)
     every = [*own, *beside]
     sources = sources_of(data, phase, own, beside)
     files = weighted_files(config.text, "--text")
-    sources += text_alone(files, text, sources, place_of_stores(run.folder))
-    run.note(*precision_note(config.student), *data.notes, *_unread(config))
+    sources += text_only_sources(files, text, sources, stores_folder(run.folder))
+    run.note(*precision_note(config.model), *data.notes, *_unread(config))
     run.note(*_told(task, learned, answers))
     run.note(*_missing_steps(phase, own, config.phase.region_classes))
-    run.note(*fewer_negatives(every, training))
+    run.note(*in_batch_negatives_note(every, training))
     held_out = None
     measured = held_data(reading, learned, held, held_corpora, task)
     if measured is not None:
         seen = sources_of(measured, phase, own, beside)
-        held_out = HeldOut("texts", seen, model, every, measured.teachers, training)
-        run.note(*measured.notes, *learned_too(measured.places(), data.places(), "images"))
-    exam = None if held_out is None else held_out.exam(config.examining)
+        held_out = HeldOutLoss("texts", seen, model, every, measured.teachers, training)
+        run.note(
+            *measured.notes, *training_overlap_note(measured.places(), data.places(), "images")
+        )
+    exam = None if held_out is None else held_out.evaluator(config.examining)
     trained = train(
-        model, every, sources, training, run.folder, teachers=data.teachers, inner=inner, exam=exam
+        model,
+        every,
+        sources,
+        training,
+        run.folder,
+        teachers=data.teachers,
+        training_step=inner,
+        evaluator=exam,
     )
-    some = some_of(sources, bool(config.regions.images))
+    some = sample_sources(sources, bool(config.regions.images))
     # Only the design's own parts can be told from guessing, and none of them asks a teacher.
-    parts, left = still_guessing(HeldOut("samples", some, model, own, (), training), GUESSING)
+    parts, left = compare_with_baseline(
+        HeldOutLoss("samples", some, model, own, (), training), GUESSING
+    )
     run.note(*left)
     result = _result(trained, model, every, run)
     result |= {"left_out": data.left_out, "notes": run.notes, "guessing": parts}
-    result |= {"epoch_of": learned.epoch_of} if learned.captions else {}
-    result |= held_report(held_out)
+    result |= {"epoch_unit": learned.epoch_unit} if learned.captions else {}
+    result |= report_held_out(held_out)
     run.save(partial(_save, model, every))
     return result
 
 
 def _result(
-    trained: dict[str, Any], model: SingleStream, objectives: Sequence[Objective], run: Run
+    trained: dict[str, Any], model: SingleStreamModel, objectives: Sequence[Objective], run: Run
 ) -> dict[str, Any]:
     """What a training was of and came to, with notes on what it learned."""
-    watched, remarks = watched_terms(objectives, run.folder, trained)
-    run.note(*remarks, *flattery(trained))
+    watched, remarks = summarize_monitored_terms(objectives, run.folder, trained)
+    run.note(*remarks, *selection_bias_note(trained))
     names = sorted(one.name for one in objectives)
     result = {**trained, "model": model.join.kind, "objectives": names}
     result["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     return result | ({"watched": watched} if watched else {})
 
 
-def _save(model: SingleStream, objectives: Sequence[Objective], folder: Path) -> None:
+def _save(model: SingleStreamModel, objectives: Sequence[Objective], folder: Path) -> None:
     model.export(folder / "model")
-    save_objectives(folder / "model", objectives)
+    save_objective_heads(folder / "model", objectives)
 
 
 def _given(
-    model: SingleStream, store: SeveralStores, settings: ObjectiveSettings
+    model: SingleStreamModel, store: CombinedStore, settings: ObjectiveSettings
 ) -> ObjectiveContext:
     """What objectives are made from, but for the teachers' widths."""
     return ObjectiveContext(
         model.sizes._replace(classes=store.classes, background=store.background),
-        Vocabulary.of(model.text.tokenizer),
+        MaskingVocabulary.of(model.text.tokenizer),
         settings,
     )
 
 
 def _regions(
-    settings: RegionInput, flip: bool, learned: Sequence[Corpus], held: Sequence[Corpus]
+    settings: RegionSettings,
+    flip: bool,
+    learned: Sequence[CaptionCorpus],
+    held: Sequence[CaptionCorpus],
 ) -> RegionInputs:
     """The stores and photos of all captions; raises InputError if they do not go together."""
-    names = names_of(learned)
-    every = dict.fromkeys([*names, *names_of(held)])
+    names = corpus_names(learned)
+    every = dict.fromkeys([*names, *corpus_names(held)])
     inputs = RegionInputs(
         settings,
         every,
@@ -179,76 +204,82 @@ def _regions(
     return inputs
 
 
-def _fitting(model: SingleStream, inputs: RegionInputs, store: SeveralStores) -> SingleStream:
+def _fitting(
+    model: SingleStreamModel, inputs: RegionInputs, store: CombinedStore
+) -> SingleStreamModel:
     """The model, which now knows what made the regions that it is trained with; InputError if they do not fit it."""
     inputs.check(model, *inputs.learns)
-    model.regions_from = store.facts
+    model.regions_provenance = store.facts
     return model
 
 
-def _started(config: PretrainConfig, store: SeveralStores, seed: int) -> SingleStream:
+def _started(config: PretrainConfig, store: CombinedStore, seed: int) -> SingleStreamModel:
     """The student, made a vision-language model if it is none; raises InputError if store or images do not fit."""
-    torch.manual_seed(seed_of(seed, "init", "join"))
-    start: Encoder = load_student(config.student, design=config.model)
-    if config.random_start and isinstance(start, TextEncoder):
+    torch.manual_seed(derive_seed(seed, "init", "join"))
+    start: Encoder = load_encoder(config.model, architecture=config.architecture)
+    if config.random_init and isinstance(start, TextEncoder):
         start = TextEncoder(type(start.encoder)(start.encoder.config), start.tokenizer)
     images = config.regions.images
-    if isinstance(start, EndToEnd) and not images:
-        raise InputError(f"{config.student}: this model reads pixels; pass --images FOLDER")
-    is_new = config.model in BUILDS and isinstance(start, TextEncoder)
-    options = join_options(start, config.model, config.joining, store)
-    if images and (is_new or isinstance(start, EndToEnd)):
-        return reading_pixels(start, config.pixels, config.model, options)
+    if isinstance(start, EndToEndModel) and not images:
+        raise InputError(f"{config.model}: this model reads pixels; pass --images FOLDER")
+    is_new = config.architecture in BUILDS and isinstance(start, TextEncoder)
+    options = embedding_options(start, config.architecture, config.joining, store)
+    if images and (is_new or isinstance(start, EndToEndModel)):
+        return prepare_end_to_end_model(start, config.pixels, config.architecture, options)
     if images:
         raise InputError(
-            f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --model vlbert or visualbert with "
-            "a BERT, or an end-to-end model as --student, or leave --images out"
+            f"--images {images}: only VL-BERT and VisualBERT learn from pixels; pass --architecture vlbert or visualbert with "
+            "a BERT, or an end-to-end model as --model, or leave --images out"
         )
-    return join_to(start, config.model, store.width, **options)
+    return make_vision_language_model(start, config.architecture, store.width, **options)
 
 
 def _phase(
     design: Architecture, of_task: bool, answers: TaskAnswers, step_mix: Sequence[float]
-) -> Phase:
+) -> PretrainingPhase:
     """The model's phase on captions or on a task's texts, its steps mixed as asked.
 
     Raises InputError for ratios that do not fit its kinds of steps, and for answers that it does not judge.
     """
-    phase = design.phase
-    if of_task and design.task_phase is not None:
-        phase = design.task_phase
-    if answers == "judged" and not phase.judged:
+    phase = design.pretraining
+    if of_task and design.task_pretraining is not None:
+        phase = design.task_pretraining
+    if answers == "judged" and not phase.can_judge_answers:
         raise InputError(
             f"--task-answers judged: only VisualBERT predicts what is right, not {design.name}; pass right or any"
         )
     if not step_mix:
         return phase
-    kinds = [names for _, names in phase.mix]
+    kinds = [names for _, names in phase.step_mix]
     if len(step_mix) != len(kinds) or not all(0 < ratio < float("inf") for ratio in step_mix):
         told = ", ".join(" or ".join(names) for names in kinds) or "none, one step has all"
         given = " ".join(f"{ratio:g}" for ratio in step_mix)
         raise InputError(
             f"--step-mix {given}: expected a number above 0 for each of {design.name}'s kinds of steps here: {told}"
         )
-    return replace(phase, mix=tuple(zip(step_mix, kinds, strict=True)))
+    return replace(phase, step_mix=tuple(zip(step_mix, kinds, strict=True)))
 
 
 def _own_objectives(
-    phase: Phase, given: ObjectiveContext, options: PhaseOptions, name: str, seed: int
+    phase: PretrainingPhase,
+    given: ObjectiveContext,
+    options: PretrainingObjectiveSettings,
+    name: str,
+    seed: int,
 ) -> list[Objective]:
     """The objectives of the phase of the model called `name`, with new heads."""
-    torch.manual_seed(seed_of(seed, "init", "heads"))
+    torch.manual_seed(derive_seed(seed, "init", "heads"))
     objectives = phase.objectives(given, options)
     if not all(isinstance(one, Objective) for one in objectives):
         raise InputError(f"{name}: its phase makes something else than objectives")
     for objective in objectives:
-        check_saved(objective)
+        check_saved_modules(objective)
     return objectives
 
 
 def _check_grounded(objectives: Sequence[Objective], model: str, grounded: bool) -> None:
     """Raises InputError if captions are to be read without images by an objective that scores these."""
-    blind = [one.name for one in objectives if "regions" in one.needs]
+    blind = [one.name for one in objectives if "regions" in one.required_fields]
     if blind and not grounded:
         raise InputError(
             f"--no-grounded: {blind[0]} of {model} reads the image; VisualBERT alone learns from captions"
@@ -259,21 +290,25 @@ def _start_heads(objectives: Sequence[Objective], student: str, regions: bool) -
     """Heads from the checkpoint or the earlier run: masked LM's, and where a task's texts are read, `regions`', too."""
     for objective in objectives:
         if isinstance(objective, MaskedLM):
-            start_lm_head(objective.head, student, "bert", objective.starts_from)
+            init_lm_head(objective.head, student, "bert", objective.pretrained_names)
         elif regions:
-            for name, head in objective.saved().items():
+            for name, head in objective.saved_modules().items():
                 load_head(Path(student), head, name)
 
 
 def _unread(config: PretrainConfig) -> list[str]:
     """What was given and has no reader; a design of the user's own may read anything."""
-    if is_outside(config.model):
+    if is_import_path(config.architecture):
         return []
     # Every design of ours hides words.
-    return unread(("mlm", *config.extra.objectives), config.settings, config.stepping.inner)
+    return unused_settings_note(
+        ("mlm", *config.extra.objectives), config.settings, config.stepping.training_step
+    )
 
 
-def _missing_steps(phase: Phase, objectives: Sequence[Objective], region_classes: str) -> list[str]:
+def _missing_steps(
+    phase: PretrainingPhase, objectives: Sequence[Objective], region_classes: str
+) -> list[str]:
     """Which kinds of steps of its phase a run has none of, and why."""
     names = {objective.name for objective in objectives}
     reason = "the store's regions have no classes"
@@ -281,12 +316,12 @@ def _missing_steps(phase: Phase, objectives: Sequence[Objective], region_classes
         reason = "--region-classes none"
     return [
         f"no step trained {' or '.join(mixed)}: {reason}"
-        for _, mixed in phase.mix
+        for _, mixed in phase.step_mix
         if not names & set(mixed)
     ]
 
 
-def _told(task: Task | None, learned: LearnedTexts, answers: TaskAnswers) -> list[str]:
+def _told(task: Task | None, learned: TrainTexts, answers: TaskAnswers) -> list[str]:
     """Whether the run told the labels of examples that fine-tuning does not know, or is scored on."""
     if task is None or answers == "any":
         return []

@@ -8,35 +8,42 @@ from typing import Annotated
 
 from groundling.command_line import Command
 from groundling.runs.outputs import Inputs, ResumableRun
-from groundling.settings.fields import Input, Settings, at_least, needed, refuse_given, unnested
-from groundling.settings.inputs import CaptionReading
+from groundling.settings.fields import (
+    InputKind,
+    Settings,
+    at_least,
+    refuse_settings,
+    required,
+    unnested,
+)
+from groundling.settings.input_settings import CaptionSettings
 
 
 @dataclass(frozen=True)
 class RetrieveConfig(Settings):
     """Which captioned images are searched, by which CLIP, and whose texts stand beside its own."""
 
-    model: Annotated[str, Input.MODEL, needed] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model with both sides: hub id or folder."""
-    captions: Annotated[str, Input.PATH, needed] = ""
+    captions: Annotated[str, InputKind.PATH, required] = ""
     """Captions: COCO or Karpathy's json, Conceptual Captions tsv, Flickr8k token.txt, your own csv, tsv or jsonl, or \
 a folder (docs/vision.md)."""
-    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
-    images: Annotated[str, Input.FOLDER, needed] = ""
+    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    images: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of the images."""
-    listing: Annotated[str, Input.FILE] = ""
+    image_list: Annotated[str, InputKind.FILE] = ""
     """File that lists the images to use, one name a line, or as karpathy_test_images.txt does; empty: all."""
     skip_missing: bool = False
     """Leave captions out whose image is missing, and count the images."""
     skip_bad: bool = False
     """Leave images out whose file does not decode, and name and count them; without it, the first one is an error."""
-    student: Annotated[str, Input.MODEL] = ""
+    student: Annotated[str, InputKind.MODEL] = ""
     """Sentence encoder whose vectors are to be found among the model's images: a folder of sentence-transformers, as \
 `adapt --keep-projection` writes it."""
-    join_captions: Annotated[int, at_least(1)] = 1
+    captions_per_text: Annotated[int, at_least(1)] = 1
     """Captions of an image that make one text, one after the other; more than 1 makes long texts. The last text of an \
 image has what is left."""
-    windows: Annotated[int, at_least(0)] = 1
+    max_windows: Annotated[int, at_least(0)] = 1
     """Windows of a long text that the model's own text side reads, as a mean; 1: cut after the first, as CLIP does; \
 0: all."""
     max_length: Annotated[int, at_least(0)] = 0
@@ -53,7 +60,7 @@ def check(config: RetrieveConfig, out: str | Path) -> None:
     """Raises InputError for settings that are missing, or that nothing reads."""
     if not config.student:
         length = {"--max-length": config.max_length}
-        refuse_given(length, "is for --student; a CLIP's window cuts its texts")
+        refuse_settings(length, "is for --student; a CLIP's window cuts its texts")
 
 
 def inputs(config: RetrieveConfig) -> Inputs:
@@ -62,7 +69,7 @@ def inputs(config: RetrieveConfig) -> Inputs:
         "model": config.model,
         "captions": config.captions,
         "images": config.images,
-        "listing": config.listing,
+        "listing": config.image_list,
         "student": config.student,
     }
 
@@ -75,9 +82,9 @@ COMMAND = Command(
     title="Use",
     example="groundling retrieve --model openai/clip-vit-base-patch32 --captions "
     "captions_val2017.json --images coco/images --out runs/found",
-    common="model captions images student listing skip-missing cpu",
-    speaks=True,
-    rules=check,
-    leaves=ResumableRun(inputs),
-    shows="groundling.commands.retrieve.run:told",
+    common_flags="model captions images student image-list skip-missing cpu",
+    prints_output=True,
+    validate=check,
+    output=ResumableRun(inputs),
+    formatter="groundling.commands.retrieve.run:format_result",
 )

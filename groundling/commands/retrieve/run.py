@@ -16,36 +16,41 @@ from groundling.core.errors import InputError
 from groundling.data.captions.captions import (
     CaptionedImage,
     find_images,
-    joined,
+    join_captions,
     keep_listed,
     read_captions,
     with_store_ids,
 )
-from groundling.data.image_samples import decodable
-from groundling.data.samples import TextSamples
-from groundling.models.clip import FrozenClip, load_clip_image, load_clip_text
-from groundling.models.sentence import Sentence
-from groundling.models.text import TextEncoder, load_text_encoder
-from groundling.prediction.similarity import reads, sentence_vectors
-from groundling.runs.report import table
+from groundling.data.image_samples import split_decodable
+from groundling.data.samples import TextDataset
+from groundling.models.clip import FrozenClip, load_clip_image_tower, load_clip_text_tower
+from groundling.models.sentence_modules import SentenceModules
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.prediction.similarity import sentence_vectors, text_length_limit
+from groundling.runs.report import format_table
 from groundling.runs.run import Run
-from groundling.settings.objectives import Targeted
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.stats.retrieval import (
     RANKS,
     TO_IMAGE,
     TO_TEXT,
-    Numbers,
-    Ranks,
-    chance,
-    compared,
+    RecallScores,
+    RetrievalRanks,
+    chance_recall,
+    compare_recall,
     image_of_text,
-    ranks,
-    recall,
+    recall_scores,
+    retrieval_ranks,
 )
 from groundling.teachers import Teacher
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.dataset import FeatureCache, TeacherSet, cache_folder, each_of
-from groundling.teachers.text import ClipSentences
+from groundling.teachers.feature_cache import (
+    FeatureCache,
+    TeacherSet,
+    cache_folder,
+    iterate_samples,
+)
+from groundling.teachers.text import ClipSentenceTeacher
 
 WAYS = {TO_IMAGE: "text to image", TO_TEXT: "image to text"}
 """Directions as tables call them."""
@@ -90,15 +95,15 @@ def retrieve(config: RetrieveConfig, run: Run) -> dict[str, Any]:
             student's vectors have not the width of the model's space.
     """
     captioned, left_out = _captioned(config, run)
-    image = load_clip_image(config.model)
+    image = load_clip_image_tower(config.model)
     clip = FrozenClip(image, None)
-    student = _student(config, image.width)
+    student = _student(config, image.embed_dim)
     cache = FeatureCache(cache_folder(config.teacher_cache, run.folder))
     clip.to(run.state.device)
     gallery = _gallery(captioned, clip, config.images, cache)
     read, told = _texts(gallery.texts, student, config, run.state.device, cache)
     head: dict[str, Any] = {"images": len(captioned), **left_out}
-    head |= {"texts": len(gallery.texts), "join_captions": config.join_captions}
+    head |= {"texts": len(gallery.texts), "captions_per_text": config.captions_per_text}
     head |= {"of_equals": TIES}
     return head | _numbers(gallery, read, told, config.seed)
 
@@ -107,7 +112,7 @@ class SentenceEncoder(NamedTuple):
     """A text encoder that says sentence vectors."""
 
     text: TextEncoder
-    sentence: Sentence
+    sentence: SentenceModules
     max_length: int
     """Pieces of a text that it reads."""
 
@@ -136,7 +141,7 @@ def _student(config: RetrieveConfig, width: int) -> SentenceEncoder | None:
             f"{config.student}: its vectors have {own} numbers, but the space of {config.model} has {width}; "
             "expected what `adapt --keep-projection` made with this very teacher"
         )
-    length = min(config.max_length or reads(text, text.sentence), text.max_length)
+    length = min(config.max_length or text_length_limit(text, text.sentence), text.max_length)
     return SentenceEncoder(text, text.sentence, length)
 
 
@@ -147,16 +152,19 @@ def _captioned(config: RetrieveConfig, run: Run) -> tuple[list[CaptionedImage], 
     """
     reading = config.reading
     told = read_captions(config.captions, reading.caption_splits, reading.columns)
-    images = keep_listed(told.images, config.listing) if config.listing else told.images
+    images = keep_listed(told.images, config.image_list) if config.image_list else told.images
     found = find_images(images, config.images, told.path)
-    images = found.kept(config.skip_missing, config.images)
-    images, bad = decodable(images, config.images, config.skip_bad)
+    images = found.select_images(config.skip_missing, config.images)
+    images, bad = split_decodable(images, config.images, config.skip_bad)
     if len(images) < 2:
         raise InputError(
             f"{config.captions}: {len(images)} image to search; expected at least 2, or every text finds its own"
         )
     images = with_store_ids(images)
-    texts = [replace(one, captions=joined(one.captions, config.join_captions)) for one in images]
+    texts = [
+        replace(one, captions=join_captions(one.captions, config.captions_per_text))
+        for one in images
+    ]
     left_out = {
         "missing_images": len(found.missing),
         "bad_images": len(bad),
@@ -170,7 +178,9 @@ def _gallery(
     captioned: Sequence[CaptionedImage], clip: FrozenClip, folder: str, cache: FeatureCache
 ) -> Gallery:
     """The images with their embeddings; raises InputError if one is no image, or shares its name with another."""
-    teacher = ClipTeacher(clip, ("clip_image",), Targeted(teacher_images=folder))
+    teacher = ClipTeacher(
+        clip, ("clip_image",), TargetedDistillationSettings(teacher_images=folder)
+    )
     examples = [Example(image.id, "", images=(image.id,)) for image in captioned]
     pictures, _ = _features(examples, teacher, "clip_image", cache)
     first = np.cumsum([0, *(len(image.captions) for image in captioned)])
@@ -185,10 +195,10 @@ def _texts(
     cache: FeatureCache,
 ) -> tuple[dict[str, EncodedTexts], dict[str, dict[str, Any]]]:
     """The texts as each side reads them, and how long a text it can read."""
-    own = ClipSentences(*load_clip_text(config.model), max_windows=config.windows)
+    own = ClipSentenceTeacher(*load_clip_text_tower(config.model), max_windows=config.max_windows)
     own.to(device)
     read = {"model": _own_texts(texts, own, cache)}
-    told = {"model": {"window": own.windows.limit, "windows": config.windows}}
+    told = {"model": {"window": own.windows.limit, "windows": config.max_windows}}
     if student is not None:
         student.text.to(device)
         read["student"] = student.read(texts, config.student)
@@ -196,7 +206,9 @@ def _texts(
     return read, told
 
 
-def _own_texts(texts: Sequence[str], teacher: ClipSentences, cache: FeatureCache) -> EncodedTexts:
+def _own_texts(
+    texts: Sequence[str], teacher: ClipSentenceTeacher, cache: FeatureCache
+) -> EncodedTexts:
     """Texts as the model's own text side reads them."""
     examples = [Example(str(number), text) for number, text in enumerate(texts)]
     vectors, dropped = _features(examples, teacher, "sentence", cache)
@@ -208,8 +220,8 @@ def _features(
     examples: Sequence[Example], teacher: Teacher, name: str, cache: FeatureCache
 ) -> tuple[np.ndarray, np.ndarray]:
     """A teacher's feature (N, E) of every example, computed once and kept, and what was cut off each, (N,)."""
-    samples, _ = TeacherSet([teacher], cache).wrap(TextSamples(examples, None))
-    each = [(sample.features[name], sample.dropped) for sample in each_of(samples)]
+    samples, _ = TeacherSet([teacher], cache).wrap(TextDataset(examples, None))
+    each = [(sample.features[name], sample.truncated_tokens) for sample in iterate_samples(samples)]
     return np.stack([vector for vector, _ in each]), np.array([dropped for _, dropped in each])
 
 
@@ -218,22 +230,27 @@ def _numbers(
 ) -> dict[str, Any]:
     """What each side finds, who finds more, and the same of the texts that the model cannot read whole."""
     found = {
-        side: ranks(texts.vectors, gallery.pictures, gallery.first) for side, texts in read.items()
+        side: retrieval_ranks(texts.vectors, gallery.pictures, gallery.first)
+        for side, texts in read.items()
     }
-    result: dict[str, Any] = {"chance": chance(gallery.first)}
+    result: dict[str, Any] = {"chance": chance_recall(gallery.first)}
     for side, one in found.items():
         cut = read[side].dropped
         result[side] = {
             **told[side],
             "truncated_texts": int((cut > 0).sum()),
             "dropped_pieces": int(cut.sum()),
-            **{way: recall(own) for way, own in one.by_way().items()},
+            **{way: recall_scores(own) for way, own in one.by_direction().items()},
         }
     images = {TO_IMAGE: image_of_text(gallery.first), TO_TEXT: np.arange(len(gallery.pictures))}
     if "student" in found:
-        ways = zip(found["student"].by_way().items(), found["model"].by_way().values(), strict=True)
+        ways = zip(
+            found["student"].by_direction().items(),
+            found["model"].by_direction().values(),
+            strict=True,
+        )
         result["student_less_model"] = {
-            way: compared(mine, others, images[way], seed) for (way, mine), others in ways
+            way: compare_recall(mine, others, images[way], seed) for (way, mine), others in ways
         }
     cut = read["model"].dropped > 0
     if cut.any():
@@ -242,21 +259,21 @@ def _numbers(
 
 
 def _of_some(
-    found: dict[str, Ranks], chosen: np.ndarray, image: np.ndarray, seed: int
+    found: dict[str, RetrievalRanks], chosen: np.ndarray, image: np.ndarray, seed: int
 ) -> dict[str, Any]:
     """Text to image, of the chosen (C,) texts alone."""
     result: dict[str, Any] = {"texts": int(chosen.sum())}
-    result |= {side: recall(one.text[chosen]) for side, one in found.items()}
+    result |= {side: recall_scores(one.text_to_image[chosen]) for side, one in found.items()}
     if "student" in found:
-        mine, others = found["student"].text[chosen], found["model"].text[chosen]
-        result["student_less_model"] = compared(mine, others, image[chosen], seed)
+        mine, others = found["student"].text_to_image[chosen], found["model"].text_to_image[chosen]
+        result["student_less_model"] = compare_recall(mine, others, image[chosen], seed)
     return result
 
 
 # -- for people ------------------------------------------------------------------------------------------------------
 
 
-def told(result: dict[str, Any]) -> str:
+def format_result(result: dict[str, Any]) -> str:
     """The result as a table, and a sentence each on what was cut and on who finds more."""
     sides = [side for side in ("model", "student") if side in result]
     rows = []
@@ -267,7 +284,7 @@ def told(result: dict[str, Any]) -> str:
     if some is not None:
         name = f"{WAYS[TO_IMAGE]}, {some['texts']:,} truncated"
         rows += [_row(f"{name}: {side}", some[side]) for side in sides]
-    lines = [f"{result['images']:,} images, {result['texts']:,} texts", table(rows)]
+    lines = [f"{result['images']:,} images, {result['texts']:,} texts", format_table(rows)]
     if result["bad_images"]:
         first = result["bad_images_named"][0]
         lines.append(
@@ -285,7 +302,7 @@ def told(result: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _row(name: str, numbers: Numbers) -> dict[str, str]:
+def _row(name: str, numbers: RecallScores) -> dict[str, str]:
     row = {"": name}
     row |= {f"R@{rank}": f"{numbers[f'r@{rank}']:.2f}" for rank in RANKS}
     return row | {"median rank": f"{numbers['median_rank']:g}"}

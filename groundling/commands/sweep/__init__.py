@@ -8,14 +8,14 @@ from typing import Annotated
 
 from groundling.command_line import Command
 from groundling.runs.outputs import RunCollection
-from groundling.settings.fields import Input, Settings, at_least, needed
+from groundling.settings.fields import InputKind, Settings, at_least, required
 
 
 @dataclass(frozen=True)
 class SweepConfig(Settings):
     """A list of runs over variants, tasks and seeds, from a TOML file."""
 
-    file: Annotated[str, Input.FILE, needed] = ""
+    file: Annotated[str, InputKind.FILE, required] = ""
     """TOML with `[adapt]`, `[tune]`, `[tasks.NAME]`, `[variants.NAME]`; `sweeps/` holds those of the papers. A task \
 of your own file has `data`, `text` and `label` in its table, as `finetune` has them as flags."""
     table: str = ""
@@ -50,8 +50,8 @@ COMMAND = Command(
     {"_own": SweepConfig()},
     title="Judge",
     example="groundling sweep --file sweeps/xdbert.toml --plan",
-    common="file table rows seeds processes plan miniature",
-    speaks=True,
-    rules=check,
-    leaves=RunCollection(),
+    common_flags="file table rows seeds processes plan miniature",
+    prints_output=True,
+    validate=check,
+    output=RunCollection(),
 )

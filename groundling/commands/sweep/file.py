@@ -10,27 +10,27 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.names import published as reported
+from groundling.command_line.registered_names import published_scores as reported
 from groundling.commands.sweep.schema import (
     REFERENCE,
     SEEDS,
     Filled,
+    FineTuningTask,
     Notes,
     PaperTable,
-    Pretraining,
+    PretrainingSpec,
     SettingNote,
     Sweep,
     SweepSource,
-    Tuning,
     Variant,
     check_fits,
     defaults_of,
-    filled,
+    fill_command_settings,
     makers,
     read_notes,
     table_of,
 )
-from groundling.core.errors import InputError, check_known, expecting
+from groundling.core.errors import InputError, convert_errors, require_known
 from groundling.data.tables import read_text
 
 TABLES = {
@@ -75,7 +75,7 @@ class _TableSettings:
     notes: Notes
 
 
-class _File:
+class _SweepFile:
     """A sweep's file while it is read."""
 
     def __init__(self, path: str | Path) -> None:
@@ -106,7 +106,7 @@ class _File:
         if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
             raise InputError(f"{own.where}: with = {wanted!r}, expected a list of [with.NAME]")
         for one in wanted:
-            check_known(one, self.shared, f"{own.where}: with: no [with.{one}] table")
+            require_known(one, self.shared, f"{own.where}: with: no [with.{one}] table")
         self.used.update(wanted)
         return [*(self.shared[one] for one in wanted), replace(own, values=values)]
 
@@ -115,14 +115,14 @@ class _File:
         sources = self._sources()
         pretrainings = [self._pretraining(*item) for item in content.get("pretrain", {}).items()]
         adapting = self._layer(content.get("adapt", {}), "[adapt]")
-        adapted = filled(defaults_of("adapt"), adapting.values, adapting.where)
+        adapted = fill_command_settings(defaults_of("adapt"), adapting.values, adapting.where)
         variants = [
             self._variant(name, table, adapted, adapting.notes)
             for name, table in content["variants"].items()
         ]
         tuning = self._layer(content.get("tune", {}), "[tune]")
         _check_no_model(tuning.values, tuning.where)
-        tuned = filled(defaults_of("finetune"), tuning.values, tuning.where)
+        tuned = fill_command_settings(defaults_of("finetune"), tuning.values, tuning.where)
         tunings = [
             self._tuning(name, table, tuned, tuning.notes)
             for name, table in content["tasks"].items()
@@ -173,7 +173,9 @@ class _File:
         command = next((one for one in made_by if one in rest), "")
         settings: Filled = (None, None)
         if command:
-            settings = filled(defaults_of(command), rest.pop(command), f"{where}.{command}")
+            settings = fill_command_settings(
+                defaults_of(command), rest.pop(command), f"{where}.{command}"
+            )
         _check_keys(rest, known, where, also=made_by)
         if not rest.get("path"):
             raise InputError(f"{where}: no path")
@@ -183,9 +185,9 @@ class _File:
         rest.setdefault("title", name.partition(":")[2])
         return SweepSource(name=name, command=command, settings=settings, **rest)
 
-    def _pretraining(self, name: str, table: object) -> Pretraining:
+    def _pretraining(self, name: str, table: object) -> PretrainingSpec:
         layers = self.layers(table, f'[pretrain."{name}"]')
-        return Pretraining(name, *_filled_by(layers, defaults_of("pretrain"), {}))
+        return PretrainingSpec(name, *_filled_by(layers, defaults_of("pretrain"), {}))
 
     def _variant(self, name: str, table: object, adapting: Filled, adapt_notes: Notes) -> Variant:
         own = self._layer(table, f'[variants."{name}"]')
@@ -202,20 +204,20 @@ class _File:
         tune_notes: dict[str, SettingNote] = {}
         for layer in layers:
             # A mistake is told now, not after hours.
-            filled(defaults_of("finetune"), layer.values, layer.where)
+            fill_command_settings(defaults_of("finetune"), layer.values, layer.where)
             _check_no_model(layer.values, layer.where)
             _check_no_seeds(layer)
             merged |= layer.values
             tune_notes |= layer.notes
         if published:
-            check_known(published, reported(), f"{where}: published = {published!r}")
+            require_known(published, reported(), f"{where}: published = {published!r}")
         scores = _scores(rest.pop("scores", {}), where)
-        config, training = filled(adapting, rest, where)
+        config, training = fill_command_settings(adapting, rest, where)
         notes = {**adapt_notes, **own.notes}
         given = tuple(merged.items())
         return Variant(name, config, training, model, published, given, notes, tune_notes, scores)
 
-    def _tuning(self, name: str, table: object, tuning: Filled, notes: Notes) -> Tuning:
+    def _tuning(self, name: str, table: object, tuning: Filled, notes: Notes) -> FineTuningTask:
         layers = self.layers(table, f'[tasks."{name}"]')
         own = layers[-1]
         _check_no_model(own.values, own.where)
@@ -226,7 +228,7 @@ class _File:
         (config, training), notes = _filled_by(layers, base, notes)
         if config.own.label and "task" not in own.values:  # one's own file makes the task
             config = replace(config, task="", called=name)
-        return Tuning(config, training, _seeds(own.values, own.where), notes)
+        return FineTuningTask(config, training, _seeds(own.values, own.where), notes)
 
     def _table(self, name: str, table: object) -> PaperTable:
         where = self.where(f'[tables."{name}"]')
@@ -247,7 +249,7 @@ def read_sweep(path: str | Path) -> Sweep:
     `[with.NAME]` (settings that several tables share), `[tables."name"]`, and a `paper` table beside settings; see
     docs/reproduce.md. Raises InputError naming the table and key that is unknown or of a wrong type.
     """
-    return _File(path).sweep()
+    return _SweepFile(path).sweep()
 
 
 def _filled_by(
@@ -257,7 +259,7 @@ def _filled_by(
     settings = defaults
     said = dict(notes)
     for layer in layers:
-        settings = filled(settings, layer.values, layer.where)
+        settings = fill_command_settings(settings, layer.values, layer.where)
         said |= layer.notes
     return settings, said
 
@@ -278,7 +280,7 @@ def _content(path: str | Path) -> dict[str, Any]:
     for number, line in enumerate(text.split("\n"), 1):
         if MANY_PARTS.search(line):
             raise InputError(f"{path}, line {number}: a key of more than {MOST_PARTS} parts")
-    with expecting(f"{path}: not valid TOML, nested too deep, or a number of too many digits"):
+    with convert_errors(f"{path}: not valid TOML, nested too deep, or a number of too many digits"):
         content = tomllib.loads(text)
     _check_keys(content, dict(sorted(TABLES.items())), str(path))
     for key in ("tasks", "variants"):
@@ -296,7 +298,7 @@ def _check_keys(
 ) -> None:
     """Raises InputError for a key that a table does not have, or a value of another type."""
     for key, value in table.items():
-        check_known(key, [*known, *also], f"{where}: unknown key {key!r}")
+        require_known(key, [*known, *also], f"{where}: unknown key {key!r}")
         if type(value) is not known[key]:
             raise InputError(f"{where}: {key} = {value!r}, expected {KINDS[known[key]]}")
 

@@ -14,21 +14,30 @@ from groundling.commands.sweep.schema import (
     Sweep,
     SweepSource,
     defaults_of,
-    mark,
+    format_setting,
+    paper_mark,
     references,
-    spelt,
 )
-from groundling.commands.sweep.steps import SweepStep, held_back
-from groundling.settings.fields import by_name
+from groundling.commands.sweep.steps import SweepStep, exposure_notes
+from groundling.settings.fields import setting_values
 from groundling.settings.training import TrainConfig
 
-ALWAYS = ("lr", "batch", "schedule", "warmup", "weight_decay", "clip", "max_length", "seeds")
+ALWAYS = (
+    "lr",
+    "batch",
+    "schedule",
+    "warmup_ratio",
+    "weight_decay",
+    "max_grad_norm",
+    "max_length",
+    "seeds",
+)
 """Settings that a plan shows even where they are the defaults, beside those that the file or the paper names."""
 INPUTS = ("model", "student", "task")
 """Settings that are inputs even where they name no data and no weights."""
-INSTEAD = {"batch": "batch_tokens", "warmup": "warmup_steps", "epochs": "steps"}
+INSTEAD = {"batch": "batch_tokens", "warmup_ratio": "warmup_steps", "epochs": "steps"}
 """Settings that a plan leaves out where another one stands in their place."""
-NEVER = ("called", "cpu", "seed")
+NEVER = ("display_name", "cpu", "seed")
 """Settings that a plan does not show: they do not change what is reproduced."""
 
 TOKENS_A_SECOND = {"base": 80_000, "large": 22_000}
@@ -50,7 +59,7 @@ WIDTH = 118
 
 
 @dataclass(frozen=True)
-class Cost:
+class StepCost:
     """What a step costs; None where nobody can say."""
 
     examples: int | None
@@ -72,7 +81,7 @@ class SweepPlan:
         self.seconds_per_step = seconds_per_step
         self.titles = what.titles
         self.costs = {step.name: self._cost(step) for step in self.steps}
-        self.notes = held_back(self.steps, what.sources)
+        self.notes = exposure_notes(self.steps, what.sources)
 
     @cached_property
     def sources(self) -> list[SweepSource]:
@@ -80,10 +89,10 @@ class SweepPlan:
         needed = {name for step in self.steps for name in step.needs}
         return [source for name, source in self.what.sources.items() if name in needed]
 
-    def _cost(self, step: SweepStep) -> Cost:
+    def _cost(self, step: SweepStep) -> StepCost:
         config, training = step.settings
         if training is None:
-            return Cost(None, None, None)
+            return StepCost(None, None, None)
         examples = self._examples(config)
         if step.command == "pretrain" and config.text and examples:
             # An epoch is one of the captions; text alone is drawn as often.
@@ -92,18 +101,18 @@ class SweepPlan:
             steps = _optimizer_steps(training, examples)
         seconds = self.seconds_per_step or self._seconds(step)
         if steps is None or not seconds:
-            return Cost(examples, steps, None)
-        return Cost(examples, steps, step.values.get("seeds", 1) * steps * seconds / 3600)
+            return StepCost(examples, steps, None)
+        return StepCost(examples, steps, step.values.get("seeds", 1) * steps * seconds / 3600)
 
     def _examples(self, config: Any) -> int | None:
         """Training examples, as far as the file tells: those of a partition, or of data or captions."""
-        values = by_name(config)
+        values = setting_values(config)
         counts = [
             sum(self.what.sources[name].examples for name in references(values.get(key, "")))
             for key in ("partition", "data", "captions", "text")
         ]
         known = next((count for count in counts if count), None)
-        most = values.get("max_train", 0)
+        most = values.get("limit_train", 0)
         return min(known, most) if known and most else known
 
     def _seconds(self, step: SweepStep) -> float | None:
@@ -113,16 +122,16 @@ class SweepPlan:
         if speed is None:
             return None
         values = step.values
-        if values.get("inner") == "villa":
-            speed /= 1 + values["adversarial_passes"]
+        if values.get("training_step") == "villa":
+            speed /= 1 + values["adversarial_steps"]
         if values.get("batch_tokens"):
-            return values["batch_tokens"] * training.accumulate / speed
+            return values["batch_tokens"] * training.gradient_accumulation_steps / speed
         kinds = [self.what.sources[name] for name in references(values.get("data", ""))]
         rows = ROWS.get(kinds[0].kind, 1) if kinds else 1
         tokens = kinds[0].tokens if kinds else 0
         if not tokens:
             has_regions = bool(values.get("regions"))
-            regions = (values["most_regions"] or REGIONS) if has_regions else 0
+            regions = (values["max_regions"] or REGIONS) if has_regions else 0
             tokens = values["max_length"] + regions
         return training.batch * rows * tokens / speed
 
@@ -142,7 +151,7 @@ class SweepPlan:
 
     def rows(self, step: SweepStep) -> dict[str, dict[str, str]]:
         """The settings of a step that are worth telling: value, the paper's, its section, and how it stands."""
-        defaults = by_name(*defaults_of(step.command))
+        defaults = setting_values(*defaults_of(step.command))
         rows = {}
         for name, value in step.values.items():
             note = step.notes.get(name)
@@ -152,10 +161,12 @@ class SweepPlan:
             if step.values.get(INSTEAD.get(name, "")):
                 continue
             rows[name] = {
-                "here": spelt(value, self.titles),
+                "here": format_setting(value, self.titles),
                 "paper": note.printed if note else "-",
                 "where": note.source if note else "-",
-                "mark": "input" if name in INPUTS and not note else mark(note, value, self.titles),
+                "mark": "input"
+                if name in INPUTS and not note
+                else paper_mark(note, value, self.titles),
             }
         return rows
 
@@ -275,7 +286,7 @@ def _optimizer_steps(training: TrainConfig, examples: int | None) -> int | None:
         return training.steps
     if examples is None or vars(training).get("batch_tokens"):
         return None
-    # Rounded as `batch_sampler.steps_of` rounds.
+    # Rounded as `batch_sampler.count_steps` rounds.
     return max(1, math.floor(round(training.epochs * examples / training.batch, 10)))
 
 

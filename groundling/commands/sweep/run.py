@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.names import arm_of
-from groundling.command_line.names import published as reported
+from groundling.command_line.registered_names import parse_arm
+from groundling.command_line.registered_names import published_scores as reported
 from groundling.commands.sweep import SweepConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan, missing
@@ -23,17 +23,17 @@ from groundling.commands.sweep.schema import (
     SweepSource,
     command_of,
     references,
-    resolved,
+    resolve_references,
     slug,
     values_of,
 )
 from groundling.commands.sweep.steps import SweepStep, check_notes, steps_of
-from groundling.core.errors import InputError, check_known
-from groundling.core.registry import instances
+from groundling.core.errors import InputError, require_known
+from groundling.core.registry import registered
 from groundling.runs.folder import write_json
 from groundling.runs.jobs import Job, run_jobs
-from groundling.runs.progress import Work
-from groundling.settings.fields import changed, flat
+from groundling.runs.progress import CommandContext
+from groundling.settings.fields import flatten_settings, replace_settings
 
 # A sweep's miniature: what becomes of its settings, and who makes what stands in for data and weights.
 
@@ -45,36 +45,36 @@ LENGTH = 48
 SMALL: dict[str, Callable[[Any], Any]] = {
     "steps": lambda _: 2,
     "batch": lambda batch: min(batch, 4),
-    "accumulate": lambda _: 1,
-    "head_start": lambda steps: min(steps, 1),
-    "horizon": lambda _: 0,
+    "gradient_accumulation_steps": lambda _: 1,
+    "freeze_encoder_steps": lambda steps: min(steps, 1),
+    "schedule_steps": lambda _: 0,
     "precision": lambda _: "fp32",
     "cpu": lambda _: True,
     "max_length": lambda length: min(length, LENGTH),
-    "side": lambda _: SIDE,
-    "long_side": lambda _: 0,
+    "shortest_edge": lambda _: SIDE,
+    "longest_edge": lambda _: 0,
     # The world's captions have none of Karpathy's splits, and the rendered questions no categories of VCR's.
     "caption_splits": lambda _: (),
-    "per": lambda number: min(number, 4),
-    "by": lambda _: "total",
+    "per_stratum": lambda number: min(number, 4),
+    "stratify_by": lambda _: "total",
 }
 """What a setting becomes in a miniature, given what it is."""
 
 
-def small(settings: Filled) -> Filled:
+def shrink_settings(settings: Filled) -> Filled:
     """A command's settings for two short steps on a CPU."""
     shrunk = []
     for config in settings:
         new = {}
-        for group, one in flat(config):
+        for group, one in flatten_settings(config):
             if one.name in SMALL:
                 new[one.name] = SMALL[one.name](vars(group)[one.name])
-        shrunk.append(changed(config, **new) if new else config)
+        shrunk.append(replace_settings(config, **new) if new else config)
     return shrunk[0], shrunk[1]
 
 
 @dataclass(frozen=True)
-class StandIns:
+class StandInMaker:
     """What makes small stand-ins for a sweep's data and weights: in a study's `stand_ins`."""
 
     name: str
@@ -88,11 +88,11 @@ def stand_in(
     sources: Sequence[SweepSource], folder: Path
 ) -> tuple[dict[str, SweepSource], list[str]]:
     """The sources, each with the path of its stand-in in `folder`, and notes on them; raises InputError as `make`."""
-    (one,) = instances("stand_ins", StandIns).values()
+    (one,) = registered("stand_ins", StandInMaker).values()
     return one.make(sources, folder)
 
 
-def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
+def sweep(config: SweepConfig, work: CommandContext) -> dict[str, Any]:
     """The sweep of a TOML file, all of it or one table's; `--seeds` overrides the file's, those of single tasks too.
 
     With `plan` nothing is run, but printed and written to `plan.json`; with `miniature` everything is run on small
@@ -109,7 +109,7 @@ def sweep(config: SweepConfig, work: Work) -> dict[str, Any]:
         what = _on_stand_ins(what, work.out)
     steps = steps_of(what, work.out)
     if config.miniature:
-        steps = [replace(step, settings=small(step.settings)) for step in steps]
+        steps = [replace(step, settings=shrink_settings(step.settings)) for step in steps]
     return run_all(what, steps, work.out, config.processes)
 
 
@@ -122,7 +122,7 @@ def read(config: SweepConfig, out: Path) -> Sweep:
     check_notes(steps_of(what, out), what)
     if config.table:
         offered = [table.name for table in what.tables]
-        check_known(
+        require_known(
             config.table, offered, f"--table {config.table}: {config.file} has no such table"
         )
         tables = tuple(table for table in what.tables if table.name == config.table)
@@ -136,11 +136,11 @@ def read(config: SweepConfig, out: Path) -> Sweep:
 
 
 def _rows_of(what: Sweep, wanted: Sequence[str]) -> tuple[PaperTable, ...]:
-    offered = list(dict.fromkeys(row for table in what.judged() for row in table.rows))
+    offered = list(dict.fromkeys(row for table in what.verdict_tables() for row in table.rows))
     for row in wanted:
-        check_known(row, offered, f"--rows {row}: no such variant")
+        require_known(row, offered, f"--rows {row}: no such variant")
     kept = []
-    for table in what.judged():
+    for table in what.verdict_tables():
         rows = tuple(row for row in table.rows if row in wanted)
         if rows:
             kept.append(replace(table, rows=rows))
@@ -170,7 +170,7 @@ def check_runs(
     steps = steps_of(what, out)
     for variant in what.variants:
         try:
-            arm_of(variant.adapt.arm)
+            parse_arm(variant.adapt.arm)
         except InputError as error:
             raise InputError(typed("adapt", str(error))) from None
     for tuning in what.tunings:
@@ -181,7 +181,7 @@ def check_runs(
     for step in steps:
         try:
             values = values_of(step.settings, step.out)
-            command_of(step.command).check_together(values)
+            command_of(step.command).check_settings(values)
         except InputError as error:
             raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
     absent = missing(SweepPlan(what, steps))
@@ -192,7 +192,9 @@ def check_runs(
     for step in steps:
         try:
             values = values_of(step.settings, step.out)
-            command_of(step.command).check_there(values, later=lambda word: _is_made(word, out))
+            command_of(step.command).check_inputs_exist(
+                values, later=lambda word: _is_made(word, out)
+            )
         except InputError as error:
             raise InputError(f"{step.name}: {typed(step.command, str(error))}") from None
 
@@ -207,14 +209,14 @@ def run_all(what: Sweep, steps: Sequence[SweepStep], out: Path, processes: int) 
     for note in SweepPlan(what, steps).notes:
         print(f"note: {note}")
     run_jobs([_job(step, what) for step in steps], processes, print)
-    judged = [_judge(what, table, out) for table in what.judged()]
+    judged = [_judge(what, table, out) for table in what.verdict_tables()]
     return judged[0] if len(judged) == 1 else {"tables": judged}
 
 
 def _job(step: SweepStep, what: Sweep) -> Job:
     """The call of a step, whose settings have been checked."""
     config, training = step.settings
-    values = values_of((resolved(config, what.sources), training), step.out)
+    values = values_of((resolve_references(config, what.sources), training), step.out)
     return Job(step.name, command_of(step.command).call, (values,), step.after)
 
 

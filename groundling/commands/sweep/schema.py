@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from groundling.command_line import COMMANDS, Command
-from groundling.command_line.names import check_name
+from groundling.command_line.registered_names import check_name
 from groundling.commands.adapt import AdaptConfig
 from groundling.commands.finetune import FinetuneConfig
-from groundling.core.errors import InputError, check_known, naming
-from groundling.settings.fields import by_name, changed
-from groundling.settings.fields import filled as fill
+from groundling.core.errors import InputError, prefix_errors, require_known
+from groundling.settings.fields import fill_settings as fill
+from groundling.settings.fields import replace_settings, setting_values
 from groundling.settings.training import TrainConfig
 
 Filled = tuple[Any, Any]
@@ -39,7 +39,7 @@ def makers() -> Sequence[str]:
 
 def _makes_data(command: Command) -> bool:
     """Whether it writes data, from settings of no other command."""
-    writes = command.out and not command.file
+    writes = command.has_out and not command.file
     return command.name.startswith(DATA) and writes and set(command.settings) == {"_own"}
 
 
@@ -48,7 +48,7 @@ def defaults_of(word: str) -> Filled:
     settings = command_of(word).settings
     own = settings["_own"]
     if word == "finetune":
-        own = changed(own, save_model=False)  # hundreds of runs would fill a disk
+        own = replace_settings(own, save_model=False)  # hundreds of runs would fill a disk
     return own, settings.get("_train")
 
 
@@ -64,7 +64,7 @@ def table_of(value: object, where: str) -> dict[str, Any]:
     return dict(value)
 
 
-def filled(defaults: Filled, values: object, where: str) -> Filled:
+def fill_command_settings(defaults: Filled, values: object, where: str) -> Filled:
     """Two configurations with the values of one table; a key belongs to the one that has a setting of its name."""
     groups = [group for group in defaults if group is not None]
     own, *training = fill(groups, table_of(values, where), where)
@@ -115,7 +115,7 @@ def agrees(printed: str, value: object, titles: Mapping[str, str]) -> bool:
         return _equal(_numbers(printed), (value,))
     if isinstance(value, tuple) and value and not isinstance(value[0], str):
         return _equal(_numbers(printed), value)
-    return _plain(printed) == _plain(spelt(value, titles))
+    return _plain(printed) == _plain(format_setting(value, titles))
 
 
 def _equal(printed: Sequence[float] | None, values: Sequence[float]) -> bool:
@@ -145,18 +145,18 @@ def _numbers(printed: str) -> list[float] | None:
     return numbers
 
 
-def spelt(value: Any, titles: Mapping[str, str]) -> str:
+def format_setting(value: Any, titles: Mapping[str, str]) -> str:
     """A setting's value as a table shows it; `titles` is what references such as `weights:NAME` are called in print."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, tuple):
-        return " ".join(spelt(one, titles) for one in value)
+        return " ".join(format_setting(one, titles) for one in value)
     if isinstance(value, float):
         return f"{value:g}".replace("e-0", "e-")
     return REFERENCE.sub(lambda match: titles.get(match[0], match[0]), str(value))
 
 
-def mark(note: SettingNote | None, value: object, titles: Mapping[str, str]) -> str:
+def paper_mark(note: SettingNote | None, value: object, titles: Mapping[str, str]) -> str:
     """How a setting stands to the paper: the same, different for a reason, ours where it says nothing, or an input."""
     if note is None:
         return "input" if REFERENCE.search(str(value)) else "ours"
@@ -205,7 +205,7 @@ class SweepSource:
 
 
 @dataclass(frozen=True)
-class Pretraining:
+class PretrainingSpec:
     """A pre-training of the sweep, from which variants start."""
 
     name: str
@@ -231,7 +231,7 @@ class Variant:
 variant's whole model."""
     published: str = ""
     """Which published system it stands for, see `published.py`."""
-    tune: tuple[tuple[str, Any], ...] = ()
+    tune_settings: tuple[tuple[str, Any], ...] = ()
     """Settings of its own for every fine-tuning, such as regions it does not see."""
     notes: Notes = field(default_factory=dict)
     """What the paper says of its adaptation."""
@@ -252,7 +252,7 @@ variant's whole model."""
 
 
 @dataclass(frozen=True)
-class Tuning:
+class FineTuningTask:
     """A task of the sweep and how it is fine-tuned."""
 
     finetune: FinetuneConfig
@@ -267,12 +267,14 @@ class Tuning:
     @property
     def name(self) -> str:
         """What folders and reports call it."""
-        return self.finetune.called or self.finetune.task
+        return self.finetune.display_name or self.finetune.task
 
     def of(self, variant: Variant) -> tuple[FinetuneConfig, TrainConfig]:
         """The settings for a variant, with its own."""
         where = f'[variants."{variant.name}".tune]'
-        return filled((self.finetune, self.train), dict(variant.tune), where)
+        return fill_command_settings(
+            (self.finetune, self.train), dict(variant.tune_settings), where
+        )
 
     def notes_of(self, variant: Variant) -> Notes:
         """What the paper says of the settings for a variant."""
@@ -297,13 +299,13 @@ class Sweep:
 
     variants: tuple[Variant, ...]
     """The models."""
-    tunings: tuple[Tuning, ...]
+    tunings: tuple[FineTuningTask, ...]
     """The tasks."""
     seeds: int = SEEDS
     """Runs of every task that has no number of its own."""
     adapt_every_seed: bool = False
     """A seed adapts anew and fine-tunes; otherwise one adaptation, fine-tuned once per seed (the paper's way)."""
-    pretrainings: tuple[Pretraining, ...] = ()
+    pretrainings: tuple[PretrainingSpec, ...] = ()
     """What comes before adaptation and fine-tuning."""
     sources: Mapping[str, SweepSource] = field(default_factory=dict)
     """Data and weights by reference."""
@@ -312,21 +314,22 @@ class Sweep:
     title: str = ""
     """The paper."""
 
-    def seeds_of(self, tuning: Tuning) -> int:
+    def seeds_of(self, tuning: FineTuningTask) -> int:
         """Runs of a task."""
         return tuning.seeds or self.seeds
 
-    def judged(self) -> tuple[PaperTable, ...]:
+    def verdict_tables(self) -> tuple[PaperTable, ...]:
         """The tables, or all as one."""
         if self.tables:
             return self.tables
         variants = tuple(variant.name for variant in self.variants)
         return (PaperTable("", variants, tuple(tuning.name for tuning in self.tunings)),)
 
-    def runs(self, variant: Variant, tuning: Tuning) -> bool:
+    def runs(self, variant: Variant, tuning: FineTuningTask) -> bool:
         """Whether a table asks for this cell."""
         return any(
-            variant.name in table.rows and tuning.name in table.columns for table in self.judged()
+            variant.name in table.rows and tuning.name in table.columns
+            for table in self.verdict_tables()
         )
 
     @property
@@ -349,19 +352,19 @@ def references(value: object) -> list[str]:
         return references(list(value.values()))
     if isinstance(value, Sequence):
         return [found for one in value for found in references(one)]
-    held = by_name(value).values()
+    held = setting_values(value).values()
     # Most settings are numbers, which there is no need to look into.
     return [found for one in held if isinstance(one, str | tuple) for found in references(one)]
 
 
-def resolved(value: Any, sources: Mapping[str, SweepSource]) -> Any:
+def resolve_references(value: Any, sources: Mapping[str, SweepSource]) -> Any:
     """Settings, or a text, with every reference replaced by the path it stands for."""
     if isinstance(value, str):
         return REFERENCE.sub(lambda match: sources[match[0]].path, value)
     if isinstance(value, tuple):
-        return tuple(resolved(one, sources) for one in value)
-    new = {name: resolved(one, sources) for name, one in by_name(value).items()}
-    return changed(value, **new) if new else value
+        return tuple(resolve_references(one, sources) for one in value)
+    new = {name: resolve_references(one, sources) for name, one in setting_values(value).items()}
+    return replace_settings(value, **new) if new else value
 
 
 # Whether the parts of a sweep fit together: what they call each other, and their folders. Imports nothing heavy.
@@ -377,7 +380,7 @@ def check_fits(what: Sweep, path: str | Path) -> None:
     for variant in what.variants:
         for column in variant.scores:
             told = f'{path}, [variants."{variant.name}"]: scores: no task is called {column!r}'
-            check_known(re.sub(r" \(\w+\)$", "", column), tasks, told, ", or `NAME (SPLIT)`")
+            require_known(re.sub(r" \(\w+\)$", "", column), tasks, told, ", or `NAME (SPLIT)`")
     _check_chains(what, path)
 
 
@@ -398,8 +401,8 @@ def _check_tasks(what: Sweep, path: str | Path) -> None:
     holders |= {f'[pretrain."{one.name}"]': one.settings[0] for one in what.pretrainings}
     holders |= {f"[{_table(one.name)}]": one.settings[0] for one in what.sources.values()}
     for where, config in holders.items():
-        with naming(f"{path}, {where}"):
-            check_name("tasks", "Task", by_name(config).get("task", ""))
+        with prefix_errors(f"{path}, {where}"):
+            check_name("tasks", "Task", setting_values(config).get("task", ""))
 
 
 def _table(reference: str) -> str:
@@ -412,7 +415,7 @@ def _settings_of(what: Sweep) -> list[object]:
     held += [one.answers for one in what.sources.values()]
     held += [one.settings[0] for one in what.pretrainings]
     for variant in what.variants:
-        held += [variant.adapt, dict(variant.tune)]
+        held += [variant.adapt, dict(variant.tune_settings)]
     return [*held, *(tuning.finetune for tuning in what.tunings)]
 
 
@@ -425,21 +428,21 @@ def _check_table(what: Sweep, table: PaperTable, path: str | Path) -> None:
         ("columns", "tasks", table.columns, tasks),
     ):
         for name in names:
-            check_known(
+            require_known(
                 name, offered, f'{path}, [tables."{table.name}"]: {key}: no [{kind}."{name}"]'
             )
 
 
 def _check_chains(what: Sweep, path: str | Path) -> None:
     """Raises InputError for a `pretrain of` that does not exist or comes round to itself."""
-    before = {one.name: one.settings[0].student for one in what.pretrainings}
+    before = {one.name: one.settings[0].model for one in what.pretrainings}
     starts = {f'[variants."{one.name}"]': one.model for one in what.variants}
     starts |= {f'[pretrain."{name}"]': student for name, student in before.items()}
     for where, start in starts.items():
         seen: list[str] = []
         while start.startswith(PRETRAIN_OF):
             name = start.removeprefix(PRETRAIN_OF)
-            check_known(name, before, f'{path}, {where}: no [pretrain."{name}"]')
+            require_known(name, before, f'{path}, {where}: no [pretrain."{name}"]')
             if name in seen:
                 circle = " of ".join([*seen, name])
                 raise InputError(f"{path}, {where}: pretrain of {circle} comes round to itself")
@@ -476,7 +479,7 @@ def _check_inside(kind: str, name: str) -> None:
 
 def _check_joints(variants: Sequence[Variant]) -> None:
     """Raises InputError for the joint of a variant that keeps none."""
-    with_joint = [variant.name for variant in variants if variant.adapt.crossing.save_joint]
+    with_joint = [variant.name for variant in variants if variant.adapt.cross_modal.save_joint]
     for variant in variants:
         if variant.joint_of and variant.joint_of not in with_joint:
             raise InputError(

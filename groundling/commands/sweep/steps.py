@@ -8,24 +8,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from groundling.command_line.names import TOLD
+from groundling.command_line.registered_names import TOLD
 from groundling.commands.sweep.schema import (
     PRETRAIN_OF,
     PRETRAININGS,
     Filled,
+    FineTuningTask,
     Notes,
     Sweep,
     SweepSource,
-    Tuning,
     Variant,
     agrees,
     check_folders,
+    format_setting,
     references,
     slug,
-    spelt,
 )
 from groundling.core.errors import InputError
-from groundling.settings.fields import by_name, changed
+from groundling.settings.fields import replace_settings, setting_values
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class SweepStep:
     @cached_property
     def values(self) -> dict[str, Any]:
         """Every setting by name, its training's too."""
-        return by_name(*self.settings)
+        return setting_values(*self.settings)
 
 
 def steps_of(what: Sweep, out: Path) -> list[SweepStep]:
@@ -130,9 +130,9 @@ def _pretrainings(what: Sweep, out: Path) -> list[SweepStep]:
     for one in what.pretrainings:
         config, training = one.settings
         after: tuple[str, ...] = ()
-        if config.student.startswith(PRETRAIN_OF):
-            before = config.student.removeprefix(PRETRAIN_OF)
-            config = changed(config, student=_pretrained(before, out))
+        if config.model.startswith(PRETRAIN_OF):
+            before = config.model.removeprefix(PRETRAIN_OF)
+            config = replace_settings(config, model=_pretrained(before, out))
             after = (_pretraining(before),)
         folder = out / PRETRAININGS / slug(one.name)
         steps.append(
@@ -179,14 +179,16 @@ def _adaptation(one: _AdaptationRound, out: Path) -> SweepStep:
     return SweepStep(name, "adapt", settings, folder, notes=notes, variant=one.variant.name)
 
 
-def _wanted(what: Sweep, tuning: Tuning, one: _AdaptationRound) -> bool:
+def _wanted(what: Sweep, tuning: FineTuningTask, one: _AdaptationRound) -> bool:
     """Whether a table asks for this round: of several adaptations, for as many as the task has seeds."""
     if not what.runs(one.variant, tuning):
         return False
     return not what.adapt_every_seed or one.seed - one.variant.train.seed < what.seeds_of(tuning)
 
 
-def _fine_tuning(what: Sweep, tuning: Tuning, one: _AdaptationRound, out: Path) -> SweepStep:
+def _fine_tuning(
+    what: Sweep, tuning: FineTuningTask, one: _AdaptationRound, out: Path
+) -> SweepStep:
     config, training = tuning.of(one.variant)
     if what.adapt_every_seed:
         config = replace(config, seeds=1)
@@ -236,7 +238,7 @@ def check_notes(steps: Sequence[SweepStep], what: Sweep) -> None:
                 )
             if not note.reason and not agrees(note.printed, values[name], titles):
                 raise InputError(
-                    f"{note.where}: unreasoned deviation: {name} = {spelt(values[name], titles)} for {step.name}, "
+                    f"{note.where}: unreasoned deviation: {name} = {format_setting(values[name], titles)} for {step.name}, "
                     f"the paper has {note.printed} ({note.source}); use its value, or add the reason as a third text"
                 )
 
@@ -259,7 +261,7 @@ class PriorExposure:
     """The file of examples that were read alone; empty: all of the splits."""
 
 
-def held_back(steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]) -> list[str]:
+def exposure_notes(steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]) -> list[str]:
     """A line for each fine-tuning whose start has read answers of its data that the fine-tuning itself holds back.
 
     Those are answers of training examples outside its partition, and of splits that it does not learn from.
@@ -286,8 +288,8 @@ def _beyond(read: PriorExposure, step: SweepStep) -> list[str]:
         found.append(f"{' and '.join(more)} of {data[0]}")
     if values["partition"] and read.only != values["partition"]:
         found.append(f"{data[0]} outside {values['partition']}")
-    if values["max_train"] and not read.only:
-        found.append(f"{data[0]} beyond {values['max_train']:,} examples")
+    if values["limit_train"] and not read.only:
+        found.append(f"{data[0]} beyond {values['limit_train']:,} examples")
     return found
 
 
@@ -295,7 +297,7 @@ def _read_by_the_start(
     step: SweepStep, steps: Sequence[SweepStep], sources: Mapping[str, SweepSource]
 ) -> list[PriorExposure]:
     """Every reading of answers by what a step starts from, and by what that started from."""
-    start = str(step.values["model" if step.command == "finetune" else "student"])
+    start = str(step.values["student" if step.command == "adapt" else "model"])
     found = []
     for name in references(start):
         source = sources[name]

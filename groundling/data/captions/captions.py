@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
-from groundling.core.errors import InputError, refuse, such
+from groundling.core.errors import InputError, count_suffix, raise_first
 from groundling.data.captions.files import (
     TABLE,
     CaptionFile,
@@ -25,16 +25,16 @@ from groundling.data.images import (
     NameLookup,
     check_image_folder,
     differs_in_ending,
-    is_picture,
-    leads_out,
-    one_form,
-    stem,
+    image_id,
+    is_image_file,
+    is_outside_folder,
+    normalize_unicode,
     unread_images,
 )
 from groundling.data.tables import OWN, ROWS, lines_of
 from groundling.runs.folder import read_json
 from groundling.runs.hashing import sha256_of
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.input_settings import CaptionColumns
 
 NUMBERED = re.compile(r"(\S+\.\w+) \d+")
 """A line of Karpathy's lists: the image's path and its number."""
@@ -54,7 +54,7 @@ class CaptionedImage:
     """All captions of the image, at least one, in the order of the file."""
 
 
-class Captions:
+class CaptionCollection:
     """A file or folder of captions as read: its images, what is wrong with it, and what is read past."""
 
     def __init__(
@@ -72,7 +72,7 @@ class Captions:
         self.reading: CaptionFile = read_file(Path(path), splits, columns, content)
         self.path = self.reading.path
         if not self.reading.rows and not self.reading.faults:
-            self.reading.fault("none", f"{self.path}: no captions found")
+            self.reading.add_fault("none", f"{self.path}: no captions found")
 
     @cached_property
     def images(self) -> list[CaptionedImage]:
@@ -102,7 +102,7 @@ class Captions:
         return _lines(self.reading.remarks.values())
 
     @property
-    def guess(self) -> list[str]:
+    def guess_note(self) -> list[str]:
         """What is to be said of how a table was read: what separates its columns, which were told by their values."""
         said = [self.reading.separators] if self.reading.separators else []
         if self.reading.guessed:
@@ -120,7 +120,7 @@ class CaptionFilter:
     splits: tuple[str, ...] = ()
     columns: CaptionColumns = GUESSED
 
-    def of(self, files: Sequence[str | Path]) -> list[CaptionFilter]:
+    def for_files(self, files: Sequence[str | Path]) -> list[CaptionFilter]:
         """What is wanted of each of several files; what fits none is asked of all, so that reading them says so."""
         if len(files) == 1:
             return [self]
@@ -138,12 +138,12 @@ class CaptionFilter:
 
 def _lines(sorts: Iterable[Sequence[str]]) -> list[str]:
     """The first message of every sort, and how many there are."""
-    return [messages[0] + such(messages) for messages in sorts if messages]
+    return [messages[0] + count_suffix(messages) for messages in sorts if messages]
 
 
 def read_captions(
     path: str | Path, splits: Sequence[str] | None = (), columns: CaptionColumns = GUESSED
-) -> Captions:
+) -> CaptionCollection:
     """Captions whose images and texts can be used.
 
     `splits`: of Karpathy's json, which images to take. `columns`: of a table, what to read; without, it is told by
@@ -153,7 +153,7 @@ def read_captions(
         InputError: a line or entry is malformed, there is no caption at all, two images have the same file, or a file
             with splits is read without saying which, or one without them as if it had some.
     """
-    told = Captions(path, splits, columns)
+    told = CaptionCollection(path, splits, columns)
     for fault in told.faults:
         raise InputError(fault)
     return told
@@ -177,10 +177,12 @@ def captions_of_images(
 
     Raises InputError as `caption_lines`.
     """
-    captions = Captions(path, splits, columns)
+    captions = CaptionCollection(path, splits, columns)
     for fault in captions.text_faults:
         raise InputError(fault)
-    return [(caption, stem(image.file)) for image in captions.images for caption in image.captions]
+    return [
+        (caption, image_id(image.file)) for image in captions.images for caption in image.captions
+    ]
 
 
 def is_captions(path: Path) -> bool:
@@ -231,17 +233,17 @@ def keep_listed(images: Sequence[CaptionedImage], listing: str | Path) -> list[C
     """
     names = set()
     for line in lines_of(listing):
-        names.add(one_form(line.strip()))
-        numbered = NUMBERED.fullmatch(one_form(line.strip()))
+        names.add(normalize_unicode(line.strip()))
+        numbered = NUMBERED.fullmatch(normalize_unicode(line.strip()))
         if numbered is not None:
             names |= {numbered[1], numbered[1].rpartition("/")[2]}
-    kept = [image for image in images if one_form(image.file) in names]
+    kept = [image for image in images if normalize_unicode(image.file) in names]
     if not kept:
         raise InputError(f"{listing}: names none of the captioned images")
     return kept
 
 
-def joined(captions: Sequence[str], count: int) -> tuple[str, ...]:
+def join_captions(captions: Sequence[str], count: int) -> tuple[str, ...]:
     """Every `count` captions of an image as one text, in their order; the last text has what is left.
 
     A caption that ends without a mark is given a full stop.
@@ -268,7 +270,7 @@ class ImageAvailability:
     notes: tuple[str, ...] = ()
     """What a reader must know of how they were found."""
 
-    def kept(self, skip: bool, folder: str | Path) -> list[CaptionedImage]:
+    def select_images(self, skip: bool, folder: str | Path) -> list[CaptionedImage]:
         """The images; raises InputError if `folder` holds none, or, unless `skip` is set, any is missing."""
         if self.missing and not skip:
             raise InputError(self.fault)
@@ -292,7 +294,7 @@ def find_images(
     place: dict[str, str] = {}
     for image in images:
         # Not with Path.is_file, which raises an error for a name that is too long.
-        if not image.file or leads_out(image.file, folder):
+        if not image.file or is_outside_folder(image.file, folder):
             continue
         if os.path.isfile(folder / image.file):
             place[image.file] = _in_one_spelling(image.file, folder)
@@ -309,7 +311,7 @@ def find_images(
         unread = "".join(f"{line}; " for line in unread_images(folder, files))
         fault = (
             f"{where}: {len(missing)} of {len(images)} captioned images are missing, the first is {missing[0].file}; "
-            f"{_outside(files, folder)}{names.but_for_capitals(files)}{unread}add them to {folder} or pass "
+            f"{_outside(files, folder)}{names.case_note(files)}{unread}add them to {folder} or pass "
             "--skip-missing"
         )
     notes = _in_other_form(found, where) + _with_other_ending(found, where)
@@ -318,7 +320,7 @@ def find_images(
 
 def _outside(files: Sequence[str], folder: Path) -> str:
     """What is said of paths that lead out of the folder; empty if none does."""
-    leading = [file for file in files if leads_out(file, folder)]
+    leading = [file for file in files if is_outside_folder(file, folder)]
     if not leading:
         return ""
     return f"{len(leading)} lead out of that folder, such as {leading[0]}, and are not followed; "
@@ -337,7 +339,7 @@ def _pictures_below(folder: Path) -> Iterator[str]:
     for place, folders, names in os.walk(folder):
         folders.sort()
         below = Path(place).relative_to(folder)
-        for name in sorted(filter(is_picture, names)):
+        for name in sorted(filter(is_image_file, names)):
             yield (below / name).as_posix()
 
 
@@ -360,7 +362,7 @@ def _found(
             )
         elif fitting:
             found[name] = fitting[0]
-    refuse(faults)
+    raise_first(faults)
     return found
 
 
@@ -372,7 +374,7 @@ def _refuse_two_of_one(place: Mapping[str, str], where: str) -> None:
         earlier = first.setdefault(file, name)
         if earlier != name:
             faults.append(f"{where}: {earlier} and {name} both mean the image {file}; mend one")
-    refuse(faults)
+    raise_first(faults)
 
 
 def _in_other_form(found: Mapping[str, str], where: str) -> tuple[str, ...]:
@@ -401,11 +403,13 @@ def _differs(name: str, file: str) -> bool:
     """Whether two names have the same last part in different Unicode forms."""
     last = name.rpartition("/")[2]
     return (
-        not last.isascii() and not file.endswith(last) and one_form(file).endswith(one_form(last))
+        not last.isascii()
+        and not file.endswith(last)
+        and normalize_unicode(file).endswith(normalize_unicode(last))
     )
 
 
-def present(
+def images_in_folder(
     images: Sequence[CaptionedImage],
     folder: str | Path,
     skip: bool = False,
@@ -417,10 +421,10 @@ def present(
         InputError: no such folder, none of the images in it, or, unless `skip` is set, any of them missing.
     """
     found = find_images(images, folder, source)
-    return found.kept(skip, folder), len(found.missing)
+    return found.select_images(skip, folder), len(found.missing)
 
 
-def in_store(
+def images_in_store(
     images: Sequence[CaptionedImage], ids: Collection[str], store: str, source: str | Path
 ) -> ImageAvailability:
     """The images that a region store knows, under their ids there: their files without the ending.
@@ -428,19 +432,21 @@ def in_store(
     An image may have more or fewer folders in front of its name than it has in the store. `ids`: the store's, `store`:
     what messages call it. Raises InputError if two images would share their regions.
     """
-    place = {one.file: stem(one.file) for one in images if stem(one.file) in ids}
+    place = {one.file: image_id(one.file) for one in images if image_id(one.file) in ids}
     elsewhere = [one.file for one in images if one.file not in place]
     if elsewhere:
-        stems = {file: stem(file) for file in elsewhere}
+        stems = {file: image_id(file) for file in elsewhere}
         found = _found(list(stems.values()), NameLookup(ids), str(source))
-        place |= {file: one_form(found[name]) for file, name in stems.items() if name in found}
+        place |= {
+            file: normalize_unicode(found[name]) for file, name in stems.items() if name in found
+        }
     there = [one for one in images if one.file in place]
     lacking = [one for one in images if one.file not in place]
     fault = ""
     if lacking:
         fault = (
             f"{source}: {len(lacking)} of {len(images)} captioned images are not in the store, "
-            f"the first is {stem(lacking[0].file)!r}; add them to {store} or pass --skip-missing"
+            f"the first is {image_id(lacking[0].file)!r}; add them to {store} or pass --skip-missing"
         )
     with_store_ids(there)
     _refuse_two_of_one(place, str(source))
@@ -456,12 +462,12 @@ def with_store_ids(images: Sequence[CaptionedImage]) -> list[CaptionedImage]:
     first: dict[str, str] = {}
     faults = []
     for image in images:
-        name = stem(image.file)
+        name = image_id(image.file)
         earlier = first.setdefault(name, image.file)
         if earlier != image.file:
             faults.append(
                 f"{image.file} and {earlier} would both be the image {name!r} of a region store; "
                 "rename one of them"
             )
-    refuse(faults)
-    return [replace(image, id=stem(image.file)) for image in images]
+    raise_first(faults)
+    return [replace(image, id=image_id(image.file)) for image in images]

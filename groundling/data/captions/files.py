@@ -14,22 +14,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from groundling.core.errors import EMPTY, TWICE, InputError, check_known, reading, twice
-from groundling.data.images import HEIF, PICTURES, is_picture
+from groundling.core.errors import (
+    EMPTY,
+    TWICE,
+    InputError,
+    convert_read_errors,
+    duplicates,
+    require_known,
+)
+from groundling.data.images import HEIF, PICTURES, is_image_file
 from groundling.data.tables import (
     OWN,
     ROWS,
-    Where,
-    columns_in,
+    RowPosition,
+    default_dialect,
+    detect_dialect,
     lines_of,
+    read_all_columns,
     read_csv,
+    row_texts,
     separator_note,
-    texts_in,
-    usual_columns,
-    whole_rows,
 )
 from groundling.runs.folder import read_json
-from groundling.settings.inputs import CaptionColumns
+from groundling.settings.input_settings import CaptionColumns
 
 COCO = "COCO captions"
 KARPATHY = "Karpathy's captions"
@@ -89,31 +96,31 @@ class CaptionFile:
     sidecars: list[Path] = field(default_factory=list)
     """The files that were read beside images."""
 
-    def fault(self, sort: str, message: str) -> None:
+    def add_fault(self, sort: str, message: str) -> None:
         """Add a message of a sort."""
         self.faults.setdefault(sort, []).append(message)
 
-    def remark(self, place: str, what: str) -> None:
+    def add_remark(self, place: str, what: str) -> None:
         """Add a place of which something is to be said."""
         self.remarks.setdefault(what, []).append(f"{self.path}, {place}: {what}")
 
-    def row(self, place: str, image: str, file: str, caption: str) -> None:
+    def add_row(self, place: str, image: str, file: str, caption: str) -> None:
         """Add a caption; one of nothing but spaces is remarked on."""
         text = " ".join(caption.split())
         # Names on a disk may hold such a half: so Python has bytes that are not UTF-8.
         half = HALF.search(text if self.layout == PAIRS else text + image)
         if half is not None:
             what = f"{half[0]!a} is half a character; write the text in UTF-8"
-            self.fault("half", f"{self.path}, {place}: {what}")
+            self.add_fault("half", f"{self.path}, {place}: {what}")
         elif text:
             self.rows.append(CaptionRow(place, image, file, text))
         else:
-            self.remark(place, EMPTY)
+            self.add_remark(place, EMPTY)
 
-    def repeated(self, places: Sequence[str]) -> None:
+    def remark_repeated(self, places: Sequence[str]) -> None:
         """Remark on names that occur more than once."""
-        for place in twice(places):
-            self.remark(place, TWICE)
+        for place in duplicates(places):
+            self.add_remark(place, TWICE)
 
 
 def layout_of(path: Path, columns: CaptionColumns, content: object = None) -> str:
@@ -175,7 +182,7 @@ def read_file(
         else:
             READERS[reading.layout](reading, columns)
     except InputError as error:
-        reading.fault("unreadable", str(error))
+        reading.add_fault("unreadable", str(error))
     reading.content = None  # hundreds of megabytes, perhaps
     return reading
 
@@ -242,15 +249,15 @@ def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str]
                     raise TypeError(f"{json.dumps(text)[:40]} is no text")
         except (KeyError, TypeError) as error:
             what = "expected `split`, `filename` and `sentences` with `raw`, as Karpathy's json has them"
-            reading.fault(what, f"{reading.path}, {where}: {what} ({error})")
+            reading.add_fault(what, f"{reading.path}, {where}: {what} ({error})")
             continue
         reading.splits[split] += 1
         if splits is None or split in splits:
             for caption in captions:
-                reading.row(where, str(name), file, caption)
+                reading.add_row(where, str(name), file, caption)
     for split, count in reading.splits.items():
         if split not in SPLITS and split not in (splits or ()):
-            reading.remark(
+            reading.add_remark(
                 f"{count:,} images",
                 f"their split {split!r} is none of {', '.join(SPLITS)}; read with --caption-splits {split} alone",
             )
@@ -259,7 +266,7 @@ def _karpathy(reading: CaptionFile, images: Sequence[Any], splits: Sequence[str]
     if unknown or splits == () or splits == []:
         asked = f"no split is called {unknown[0]!r}" if unknown else "it holds several splits"
         offered = ", ".join(reading.splits)
-        reading.fault(
+        reading.add_fault(
             "splits", f"{reading.path}: {asked}; pass --caption-splits with some of: {offered}"
         )
 
@@ -275,7 +282,7 @@ def _coco(reading: CaptionFile, columns: CaptionColumns) -> None:
     for number, entry in enumerate(notes):
         where = f"annotations[{number}]"
         if not _is_dict(entry) or not isinstance(entry.get("caption"), str):
-            reading.fault(
+            reading.add_fault(
                 "caption", f"{path}: {where} has no text in `caption`; expected COCO captions"
             )
             continue
@@ -283,11 +290,13 @@ def _coco(reading: CaptionFile, columns: CaptionColumns) -> None:
         if not isinstance(image, int | str) or image not in files:
             if "image" in reading.faults:
                 continue  # it may be the very one that cannot be read
-            reading.fault("image_id", f"{path}: {where} names image {image}, not in `images`")
+            reading.add_fault("image_id", f"{path}: {where} names image {image}, not in `images`")
             continue
-        reading.row(where, str(image), files[image], entry["caption"])
-    reading.repeated([f"image {one['id']}" for one in images if _has_file(one)])
-    reading.repeated([f"annotation {one['id']}" for one in notes if _is_dict(one) and "id" in one])
+        reading.add_row(where, str(image), files[image], entry["caption"])
+    reading.remark_repeated([f"image {one['id']}" for one in images if _has_file(one)])
+    reading.remark_repeated(
+        [f"annotation {one['id']}" for one in notes if _is_dict(one) and "id" in one]
+    )
 
 
 def _coco_files(reading: CaptionFile, images: Sequence[Any]) -> dict[int | str, str]:
@@ -295,12 +304,12 @@ def _coco_files(reading: CaptionFile, images: Sequence[Any]) -> dict[int | str, 
     files: dict[int | str, str] = {}
     for number, image in enumerate(images):
         if not _has_file(image):
-            reading.fault(
+            reading.add_fault(
                 "image",
                 f"{reading.path}: images[{number}] has no `id` or no `file_name`; expected COCO captions",
             )
         elif files.setdefault(image["id"], image["file_name"]) != image["file_name"]:
-            reading.fault(
+            reading.add_fault(
                 "file",
                 f"{reading.path}: images[{number}] has the id {image['id']} of an earlier image with another "
                 "`file_name`; give every image an id of its own",
@@ -328,11 +337,11 @@ def _flickr8k(reading: CaptionFile, columns: CaptionColumns) -> None:
         key, tab, caption = line.partition("\t")
         file, sign, _ = key.partition("#")
         if not tab or not sign:
-            reading.fault(expected, f"{reading.path}, line {number}: {expected}")
+            reading.add_fault(expected, f"{reading.path}, line {number}: {expected}")
             continue
         keys.append(key)
-        reading.row(f"line {number}", file, file, caption)
-    reading.repeated(keys)
+        reading.add_row(f"line {number}", file, file, caption)
+    reading.remark_repeated(keys)
 
 
 def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
@@ -349,15 +358,15 @@ def _conceptual(reading: CaptionFile, columns: CaptionColumns) -> None:
     (usual, _), *_ = Counter(map(len, whole)).most_common(1) or [(2, 0)]
     for number, fields in enumerate(fields_by_line, 1):
         if len(fields) < 2:
-            reading.fault(expected, f"{path}, line {number}: {expected}")
+            reading.add_fault(expected, f"{path}, line {number}: {expected}")
             continue
         if len(fields) != usual:
             what = f"{len(fields)} fields, other lines have {usual}"
             advice = "tabs stand between columns, and in no text"
-            reading.fault("fields", f"{path}, line {number}: {what}; {advice}")
+            reading.add_fault("fields", f"{path}, line {number}: {what}; {advice}")
             continue
         caption, link = fields[:2]
-        reading.row(f"line {number}", link.strip(), file_of(link), caption)
+        reading.add_row(f"line {number}", link.strip(), image_file_of(link), caption)
 
 
 def _are_swapped(images: Sequence[str], captions: Sequence[str]) -> bool:
@@ -365,7 +374,7 @@ def _are_swapped(images: Sequence[str], captions: Sequence[str]) -> bool:
     return not any(map(names_image, images[:100])) and all(map(names_image, captions[:100]))
 
 
-def file_of(link: str) -> str:
+def image_file_of(link: str) -> str:
     """The image file that a link means: the last part of an address, else a path in the folder."""
     if "://" not in link:
         return link.strip()
@@ -414,32 +423,32 @@ def _rows_of_table(reading: CaptionFile, path: Path, columns: CaptionColumns) ->
 
 
 def _row_of_table(
-    reading: CaptionFile, where: Where, row: Mapping[str, Any], chosen: CaptionSource
+    reading: CaptionFile, where: RowPosition, row: Mapping[str, Any], chosen: ChosenColumns
 ) -> None:
     image = ""
     try:
         if chosen.image:
-            (image,) = texts_in(row, [chosen.image])
+            (image,) = row_texts(row, [chosen.image])
         captions = [text for name in chosen.captions for text in _captions_in(row, name)]
     except InputError as error:
         field_of, _, _ = str(error).partition(" is ")
-        reading.fault(field_of, f"{where}: {error}")
+        reading.add_fault(field_of, f"{where}: {error}")
         return
     if chosen.image and not image.strip():
         what = f"column {chosen.image!r} is empty; expected an image file"
-        reading.fault(what, f"{where}: {what}")
+        reading.add_fault(what, f"{where}: {what}")
         return
     place = f"{where.unit} {where.number}"
     for caption in captions:
-        reading.row(place, image.strip(), file_of(image), caption)
+        reading.add_row(place, image.strip(), image_file_of(image), caption)
 
 
 def _captions_in(row: Mapping[str, Any], name: str) -> list[str]:
     """The texts of a column, which json may have as a list; an empty list is an empty text."""
     value = row.get(name)
     if not isinstance(value, list):
-        return texts_in(row, [name])
-    return [text for one in value for text in texts_in({name: one}, [name])] or [""]
+        return row_texts(row, [name])
+    return [text for one in value for text in row_texts({name: one}, [name])] or [""]
 
 
 # -- files beside images -----------------------------------------------------------------------------------------------
@@ -454,7 +463,9 @@ def _sidecars(folder: Path) -> Iterator[tuple[str, Path]]:
         folders.sort()
         below = Path(place).relative_to(folder)
         there = set(names)
-        pictures = {name: os.path.splitext(name)[0] for name in sorted(filter(is_picture, names))}
+        pictures = {
+            name: os.path.splitext(name)[0] for name in sorted(filter(is_image_file, names))
+        }
         has_pairs = False
         for name, base in pictures.items():
             beside = _sidecar(Path(place), base, there)
@@ -475,7 +486,7 @@ def _has_sidecars(folder: Path) -> bool:
     for place, folders, names in os.walk(folder):
         folders.sort()
         there = set(names)
-        for name in filter(is_picture, names):
+        for name in filter(is_image_file, names):
             if _sidecar(Path(place), os.path.splitext(name)[0], there) is not None:
                 return True
             looked_at += 1
@@ -509,14 +520,14 @@ def _pairs(reading: CaptionFile, columns: CaptionColumns) -> None:
         place = beside.relative_to(reading.path).as_posix()
         texts = [text for text in _texts_beside(beside) if text.strip()]
         for text in texts or [""]:
-            reading.row(place, image, image, text)
+            reading.add_row(place, image, image, text)
 
 
 def _texts_beside(path: Path) -> list[str]:
     """The captions in the file beside an image, one a line of text; an empty file is an empty caption."""
     if path.suffix == ".json":
         return [_caption_in_json(path) or ""]
-    with reading(path):
+    with convert_read_errors(path):
         is_empty = not path.read_bytes().strip()
     return [] if is_empty else lines_of(path)
 
@@ -549,7 +560,7 @@ LOOKED_AT = 100
 
 
 @dataclass(frozen=True)
-class CaptionSource:
+class ChosenColumns:
     """The columns that are read."""
 
     captions: Sequence[str]
@@ -571,12 +582,12 @@ def names_image(text: str) -> bool:
 
 def columns_for(
     path: Path, header: Sequence[str], rows: Sequence[Mapping[str, Any]], told: CaptionColumns
-) -> CaptionSource:
+) -> ChosenColumns:
     """The columns of captions and of image files; without a column of images, captions alone are read.
 
     Raises InputError if a column that was named is missing, or none is recognised as captions.
     """
-    captions = check_told(path, header, told)
+    captions = check_named_captions(path, header, told)
     image = told.image_column or _named(IMAGES, header, captions)
     image = image or _only(header, captions, lambda name: _all(names_image, rows, name))
     if image and not told.image_column and names_image(image):
@@ -593,15 +604,15 @@ def columns_for(
             f"{path}: no column is recognised as captions; there are: {', '.join(header)}; "
             "pass --caption-column"
         )
-    return CaptionSource(captions, image)
+    return ChosenColumns(captions, image)
 
 
-def check_told(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:
+def check_named_captions(path: Path, header: Sequence[str], told: CaptionColumns) -> list[str]:
     """The columns of captions that were named; raises InputError if one, or that of the images, is missing."""
     captions = [name.strip() for name in told.caption_column.split(",") if name.strip()]
     for flag, name in [("caption", one) for one in captions] + [("image", told.image_column)]:
         if name:
-            check_known(name, header, f"{path}: no column {name!r}", f"; mend --{flag}-column")
+            require_known(name, header, f"{path}: no column {name!r}", f"; mend --{flag}-column")
     return captions
 
 
@@ -650,7 +661,7 @@ def header_of(path: Path) -> list[str]:
         return []
     line, _, _ = line.partition("\r")  # an old Mac's file is one line
     if path.suffix != ".jsonl":
-        return columns_in(line, usual_columns(path)).names(line)
+        return detect_dialect(line, default_dialect(path)).names(line)
     try:
         return names_in(json.loads(line))
     except (ValueError, RecursionError):
@@ -662,12 +673,12 @@ def names_in(row: object) -> list[str]:
     return list(row) if isinstance(row, dict) else []
 
 
-def rows_with_header(path: Path) -> tuple[list[str], list[tuple[Where, Mapping[str, Any]]]]:
-    """All columns and rows of a table, see `whole_rows`; a .txt file is read as a csv, such as Flickr8k's of Kaggle.
+def rows_with_header(path: Path) -> tuple[list[str], list[tuple[RowPosition, Mapping[str, Any]]]]:
+    """All columns and rows of a table, see `read_all_columns`; a .txt file is read as a csv, such as Flickr8k's of Kaggle.
 
-    Raises InputError as `whole_rows` does.
+    Raises InputError as `read_all_columns` does.
     """
     if path.suffix != ".txt":
-        return whole_rows(path, ())
+        return read_all_columns(path, ())
     header = header_of(path)
-    return header, [(Where(path, "line", line), row) for line, row in read_csv(path, header)]
+    return header, [(RowPosition(path, "line", line), row) for line, row in read_csv(path, header)]

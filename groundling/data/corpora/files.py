@@ -16,9 +16,15 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 
 from tokenizers import Tokenizer
 
-from groundling.core.errors import InputError, check_known, expecting, first_line, reading
+from groundling.core.errors import (
+    InputError,
+    convert_errors,
+    convert_read_errors,
+    first_line,
+    require_known,
+)
 from groundling.data.captions.captions import CaptionFilter, captions_of_images, is_captions
-from groundling.data.tables import OWN, not_utf8
+from groundling.data.tables import OWN, describe_bad_utf8
 from groundling.data.text.words import Lexicon
 
 Item = TypeVar("Item")
@@ -39,7 +45,7 @@ class CorpusLine(NamedTuple):
     """The caption's image, by its path without the ending; empty for plain text, and where there is none."""
 
 
-def lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[str]:
+def corpus_lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[str]:
     """Non-empty lines of a text file, or the captions of a file or folder of captions that are `wanted`.
 
     Captions are `.json`, `.jsonl`, `.csv`, `.tsv`, `*token.txt`, and folders.
@@ -47,10 +53,10 @@ def lines(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> list[str]:
     Raises:
         InputError: the file is missing, empty, not UTF-8, or no caption file in spite of its name.
     """
-    return [line.text for line in texts_in(path, wanted)]
+    return [line.text for line in iterate_texts(path, wanted)]
 
 
-def texts_in(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Iterator[CorpusLine]:
+def iterate_texts(path: str | Path, wanted: CaptionFilter = EVERYTHING) -> Iterator[CorpusLine]:
     """The same with captions' images, one after the other; of plain text no more than a part is held in memory."""
     path = Path(path)
     if is_captions(path):
@@ -161,7 +167,9 @@ def _halves(word: str, lexicon: Lexicon, pieces: int) -> list[str]:
     return _halves(word[:middle], lexicon, pieces) + _halves(word[middle:], lexicon, pieces)
 
 
-def fitting(texts: Iterable[str], lexicon: Lexicon, pieces: int) -> Iterator[tuple[int, str]]:
+def split_long_texts(
+    texts: Iterable[str], lexicon: Lexicon, pieces: int
+) -> Iterator[tuple[int, str]]:
     """Each text by itself, a long one as several of at most `pieces` pieces, so that nothing of it is lost.
 
     With each comes the number of the text that it is, or is a part of. Arguments are those of `blocks`.
@@ -186,7 +194,7 @@ def batched(items: Iterable[Item], count: int) -> Iterator[list[Item]]:
         yield some
 
 
-def room_of(engine: Tokenizer, max_length: int) -> int:
+def max_text_tokens(engine: Tokenizer, max_length: int) -> int:
     """Pieces of a text beside special ones; raises InputError if there is no room for any."""
     pieces = max_length - len(engine.encode("").ids)
     if pieces < 1:
@@ -194,11 +202,11 @@ def room_of(engine: Tokenizer, max_length: int) -> int:
     return pieces
 
 
-def wanted_of(paths: Sequence[str | Path], wanted: CaptionFilter) -> list[CaptionFilter]:
+def caption_filters(paths: Sequence[str | Path], wanted: CaptionFilter) -> list[CaptionFilter]:
     """What is wanted of each file; raises InputError if there is none."""
     if not paths:
         raise InputError("no text to adapt on; pass --text FILE [FILE ...]")
-    return [wanted] if len(paths) == 1 else wanted.of(paths)
+    return [wanted] if len(paths) == 1 else wanted.for_files(paths)
 
 
 def names_of(paths: Sequence[str | Path]) -> list[str]:
@@ -291,12 +299,12 @@ def _utf8(raw: bytes, path: Path, before: int) -> str:
     try:
         return raw.decode()
     except UnicodeDecodeError as error:
-        raise not_utf8(path, raw, error.start, before) from None
+        raise describe_bad_utf8(path, raw, error.start, before) from None
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[IO[bytes]]:
-    with reading(path):
+    with convert_read_errors(path):
         stream = path.open("rb")
     with stream:
         if path.suffix == ".gz":
@@ -364,7 +372,7 @@ def _texts_of(path: Path) -> Iterator[str]:
     parquet: Any = _optional("pyarrow.parquet", path)
     arrow: Any = _optional("pyarrow", path)
     empty = True
-    with expecting(
+    with convert_errors(
         f"{path}: cannot be read",
         advice="; copy it again",
         errors=(OSError, UnicodeDecodeError, arrow.ArrowException),
@@ -372,7 +380,7 @@ def _texts_of(path: Path) -> Iterator[str]:
         file = parquet.ParquetFile(path)
         names = file.schema_arrow.names
         column = names[0] if len(names) == 1 else COLUMN
-        check_known(column, names, f"{path}: no column {COLUMN!r}")
+        require_known(column, names, f"{path}: no column {COLUMN!r}")
         if not arrow.types.is_string(file.schema_arrow.field(column).type) and not (
             arrow.types.is_large_string(file.schema_arrow.field(column).type)
         ):

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw
 
-from groundling.core.errors import TWICE, InputError, expecting, refuse, twice
-from groundling.data.regions.store import CELLS, MOST_PIXELS, inside
+from groundling.core.errors import TWICE, InputError, convert_errors, duplicates, raise_first
+from groundling.data.regions.store import CELLS, MOST_PIXELS, clip_boxes
 from groundling.runs.folder import read_json
 
 FINE = 32
@@ -37,7 +37,7 @@ def class_names(found: Iterable[str]) -> list[str]:
 
 
 @dataclass(frozen=True)
-class Objects:
+class DetectedObjects:
     """What a detector found in an image and annotators could tag, in the order of the tags' numbers."""
 
     size: tuple[int, int]
@@ -77,12 +77,12 @@ class Objects:
         return masks
 
 
-def metadata(path: Path) -> Objects:
+def read_vcr_objects(path: Path) -> DetectedObjects:
     """The objects of an image, from the json beside it in `vcr1images`; all are kept, for tags are their numbers.
 
     Raises InputError if a field is missing, mistyped or of another length, or a box is empty or outside the image.
     """
-    with expecting(f"{path}: not VCR's boxes with scores, segms, names, width and height"):
+    with convert_errors(f"{path}: not VCR's boxes with scores, segms, names, width and height"):
         content = read_json(path)
         size = int(content["width"]), int(content["height"])
         if min(size) < 1:
@@ -97,7 +97,7 @@ def metadata(path: Path) -> Objects:
         raise InputError(
             f"{path}: {len(names)} names, {len(boxes)} boxes and {len(polygons)} segments"
         )
-    cut, good = inside(boxes[:, :4] / sides)
+    cut, good = clip_boxes(boxes[:, :4] / sides)
     if not good.all():
         raise InputError(
             f"{path}: box {int(good.argmin())} is empty or outside the image of {size[0]} x {size[1]}"
@@ -105,7 +105,7 @@ def metadata(path: Path) -> Objects:
     confidence = boxes[:, 4]
     if not np.isfinite(confidence).all():
         raise InputError(f"{path}: the score of a box is not a finite number")
-    return Objects(size, names, cut, confidence, polygons)
+    return DetectedObjects(size, names, cut, confidence, polygons)
 
 
 def _polygons(
@@ -125,7 +125,7 @@ NO_BOX = "expected bbox [x, y, width, height]"
 OUTSIDE = "expected a box inside its image, and not an empty one"
 
 
-def corners_of(box: Sequence[float]) -> np.ndarray:
+def box_corners(box: Sequence[float]) -> np.ndarray:
     """Corners (4,) of a box x, y, width, height."""
     x, y, width, height = map(float, box)
     return np.array([x, y, x + width, y + height])
@@ -146,7 +146,7 @@ class BoxAnnotation(NamedTuple):
 
 
 @dataclass
-class Instances:
+class CocoInstances:
     """What COCO's instances json says, and what is wrong with it: places by what is expected there."""
 
     path: Path
@@ -167,50 +167,50 @@ class Instances:
     remarks: dict[str, list[str]] = field(default_factory=dict)
     """What commands read past, or leave out."""
 
-    def fault(self, what: str, place: str) -> None:
+    def add_fault(self, what: str, place: str) -> None:
         """Add a place."""
         self.faults.setdefault(what, []).append(place)
 
-    def remark(self, what: str, *places: str) -> None:
+    def add_remark(self, what: str, *places: str) -> None:
         """Add places that commands read past."""
         if places:
             self.remarks.setdefault(what, []).extend(places)
 
-    def sound(self, classless: bool = False) -> Instances:
+    def require_valid(self, classless: bool = False) -> CocoInstances:
         """Itself; raises InputError for the first sort of `faults`, but for those of classes if they are not read."""
         for what, places in self.faults.items():
             if not (classless and what == UNLISTED):
-                refuse([f"{self.path}, {place}: {what}" for place in places])
+                raise_first([f"{self.path}, {place}: {what}" for place in places])
         return self
 
 
-def read_instances(path: Path, content: Any) -> Instances:
+def read_instances(path: Path, content: Any) -> CocoInstances:
     """The boxes of COCO's instances json, which holds `content`; raises InputError for anything else."""
-    read = Instances(path)
-    with expecting(
+    read = CocoInstances(path)
+    with convert_errors(
         f"{path}: not COCO instances, images, annotations with bbox and categories, nor a list of detections"
     ):
         for category in content["categories"]:
             number = category["id"]
             name = str(category.get("name", number))
             if type(number) is not int or read.names.setdefault(number, name) != name:
-                read.fault("expected a whole number of its own as id", f"class {name}")
+                read.add_fault("expected a whole number of its own as id", f"class {name}")
         for image in content["images"]:
             _add_image(read, image)
         places = [(_add_note(read, note), note) for note in content["annotations"]]
-    read.remark(TWICE, *twice(place for place, _ in places))
-    read.remark(OUTSIDE, *_outside(read, places))
+    read.add_remark(TWICE, *duplicates(place for place, _ in places))
+    read.add_remark(OUTSIDE, *_outside(read, places))
     return read
 
 
-def _add_image(read: Instances, image: Any) -> None:
+def _add_image(read: CocoInstances, image: Any) -> None:
     number, file = image["id"], str(image["file_name"])
     place = f"image {number}"
     if number in read.files:
-        read.fault(TWICE, place)
+        read.add_fault(TWICE, place)
         return
     if file in read.listed:
-        read.fault(TWICE, f"file {file}")
+        read.add_fault(TWICE, f"file {file}")
     read.listed.add(file)
     sides = [image.get("width"), image.get("height")]
     try:
@@ -218,27 +218,27 @@ def _add_image(read: Instances, image: Any) -> None:
     except (TypeError, ValueError, OverflowError):
         width = height = 0
     if not 1 <= min(width, height) <= max(width, height) <= MOST_PIXELS:
-        read.fault(SIZE, place)
+        read.add_fault(SIZE, place)
     elif any(type(side) is not int for side in sides):
-        read.remark(SIZE, place)
+        read.add_remark(SIZE, place)
     read.files[number] = file
     read.sizes[number] = (width, height)
     read.notes[number] = []
 
 
-def _add_note(read: Instances, note: Any) -> str:
+def _add_note(read: CocoInstances, note: Any) -> str:
     """Add an annotation; gives its place."""
     place = f"annotation {note['id']}" if "id" in note else "annotation without id"
     category = note["category_id"]
     try:
-        corners = corners_of(note["bbox"]).tolist()
+        corners = box_corners(note["bbox"]).tolist()
     except (TypeError, ValueError, OverflowError):
         corners = []
     if note["image_id"] not in read.files:
-        read.fault(ALONE, place)
+        read.add_fault(ALONE, place)
         return place
     if not corners:
-        read.fault(NO_BOX, place)
+        read.add_fault(NO_BOX, place)
         return place
     box = BoxAnnotation(corners, category)
     if "id" in note:
@@ -246,20 +246,20 @@ def _add_note(read: Instances, note: Any) -> str:
     if category in read.names:
         read.notes[note["image_id"]].append(box)
     else:
-        read.fault(UNLISTED, place)
+        read.add_fault(UNLISTED, place)
     return place
 
 
-def _outside(read: Instances, places: Sequence[tuple[str, Any]]) -> list[str]:
+def _outside(read: CocoInstances, places: Sequence[tuple[str, Any]]) -> list[str]:
     """The places of boxes that are empty or outside, of images whose size is known."""
     if read.faults:
         return []
     sizes = [read.sizes[note["image_id"]] * 2 for _, note in places]
-    corners = [corners_of(note["bbox"]) for _, note in places]
+    corners = [box_corners(note["bbox"]) for _, note in places]
     shares = np.array(corners, np.float32).reshape(-1, 4) / np.array(sizes, np.float32).reshape(
         -1, 4
     )
-    _, good = inside(shares)
+    _, good = clip_boxes(shares)
     return [place for (place, _), fits in zip(places, good, strict=True) if not fits]
 
 
@@ -307,7 +307,7 @@ def read_detections(path: str | Path, content: object = None) -> list[Detection]
                 raise ValueError("image_id and category_id are whole numbers")
             if not isinstance(row["box"], list):
                 raise ValueError("box is no list of x, y, width and height")
-            box = corners_of(row["box"])
+            box = box_corners(row["box"])
             score = float(row["score"])
             found.append(Detection(image, box, score, category, str(row.get("category_name", ""))))
         except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:

@@ -23,10 +23,16 @@ from typing import Any
 
 import numpy as np
 
-from groundling.core.errors import MOST_QUOTED, InputError, expecting, first_line, reading
-from groundling.data.images import stem
-from groundling.data.regions.store import BACKGROUND, ImageRegions, Item, first_fault, inside
-from groundling.data.regions.stores import are_stores, joined
+from groundling.core.errors import (
+    MOST_QUOTED,
+    InputError,
+    convert_errors,
+    convert_read_errors,
+    first_line,
+)
+from groundling.data.images import image_id
+from groundling.data.regions.store import BACKGROUND, ImageRegions, Item, clip_boxes, first_fault
+from groundling.data.regions.stores import are_stores, combine_images
 from groundling.data.tables import lines_of, read_json_lines
 from groundling.runs.folder import read_json
 
@@ -82,7 +88,7 @@ class ImageNames:
                 self._add(Path(path))
 
     def _try_pattern(self) -> None:
-        with expecting(f"--ids-as {self.pattern}: not a pattern", advice=f"; {PATTERN}"):
+        with convert_errors(f"--ids-as {self.pattern}: not a pattern", advice=f"; {PATTERN}"):
             tried = {self.pattern.format(subset="train2014", number=number) for number in (1, 2)}
         if len(tried) < 2:
             raise InputError(
@@ -91,21 +97,23 @@ class ImageNames:
 
     def _add(self, path: Path) -> None:
         content = read_json(path)
-        with expecting(f"{path}: not COCO's images with id and file_name", advice=f"; {PATTERN}"):
+        with convert_errors(
+            f"{path}: not COCO's images with id and file_name", advice=f"; {PATTERN}"
+        ):
             for image in content["images"]:
                 # Karpathy's json has other words for the same.
                 number = image["id"] if "id" in image else image["cocoid"]
                 file = image["file_name"] if "file_name" in image else image["filename"]
-                self.files[int(number)] = stem(str(file))
+                self.files[int(number)] = image_id(str(file))
 
     def _add_stills(self, path: Path) -> None:
         for where, line in read_json_lines(path, ("img_fn",)):
-            still = stem(line["img_fn"])
+            still = image_id(line["img_fn"])
             last = still.rpartition("/")[2]
             if self.stills.setdefault(last, still) != still:
                 raise InputError(f"{where}: {still} and {self.stills[last]} end alike")
 
-    def of(self, name: str, source: Path) -> str:
+    def store_name(self, name: str, source: Path) -> str:
         """The name in the store of the image that a source calls `name`; raises InputError if nothing tells it."""
         if self.stills:
             last = STILL.sub("", name)
@@ -141,7 +149,7 @@ def import_several(
     if are_stores(paths):
         if ids or ids_as:
             raise InputError("--ids and --ids-as name images of files; those of stores have names")
-        return joined(paths)
+        return combine_images(paths)
     rows = [Path(path).suffix in HDF5 for path in paths]
     if ids and len(ids) != sum(rows):
         raise InputError(
@@ -182,7 +190,7 @@ def _renamed(
 def _under(names: ImageNames, name: str, path: Path, read: Callable[[], ImageRegions]) -> Item:
     """An image under its new name; if nothing tells that, it is skipped for this reason."""
     try:
-        new = names.of(name, path)
+        new = names.store_name(name, path)
     except InputError as error:
         reason = str(error)
 
@@ -235,7 +243,7 @@ def _open(path: Path, ids: str | None) -> tuple[str, dict[str, Any], Iterator[It
 
 def _columns_of(path: Path) -> int:
     """6 or 10, from a TSV's first line; raises InputError if it is not one of region features."""
-    with reading(path), path.open("rb") as stream:
+    with convert_read_errors(path), path.open("rb") as stream:
         fields = _fields(stream.readline())
     numbers = [b""]  # width, height and count of boxes
     if len(fields) == 6:
@@ -298,7 +306,7 @@ def _regions(
         raise InputError(
             f"boxes {boxes.shape}, features {features.shape}, confidence {confidence.shape} do not fit"
         )
-    cut, kept = inside(boxes)
+    cut, kept = clip_boxes(boxes)
     if not kept.any():
         raise InputError(f"none of {len(boxes)} boxes lies in the image and has an area")
     fault = first_fault(arrays, kept)
@@ -331,7 +339,7 @@ def _best_class(classes: np.ndarray | None) -> np.ndarray | None:
 
 
 def _tsv(path: Path, columns: int) -> Iterator[Item]:
-    with reading(path), path.open("rb") as stream:
+    with convert_read_errors(path), path.open("rb") as stream:
         for number, line in enumerate(stream, 1):
             fields = _fields(line) if number == 1 else line.rstrip(b"\r\n").split(b"\t")
             name = f"{CUT} {number}"
@@ -380,7 +388,7 @@ def _files(path: Path, suffix: str, read: Callable[[str, bytes], ImageRegions]) 
         for file in sorted(path.glob(f"*{suffix}")):
             yield _item(file.stem, file.name, later(file.stem, partial(_file_bytes, file)))
         return
-    with expecting(f"{path}: not a readable zip file"), zipfile.ZipFile(path) as archive:
+    with convert_errors(f"{path}: not a readable zip file"), zipfile.ZipFile(path) as archive:
         for member in sorted(n for n in archive.namelist() if n.endswith(suffix)):
             name = Path(member).stem
             yield _item(name, member, later(name, partial(_member, archive, member)))
@@ -446,7 +454,7 @@ def _lmdb(path: Path) -> Iterator[Item]:
     lmdb = _need("lmdb")
     _refuse_damaged(path)
     with (
-        expecting(f"{path}: not a readable LMDB", errors=lmdb.Error),
+        convert_errors(f"{path}: not a readable LMDB", errors=lmdb.Error),
         lmdb.open(str(path), readonly=True, lock=False, readahead=False) as base,
         base.begin() as view,
     ):
@@ -512,7 +520,7 @@ def _unpacked(entry: dict[Any, Any]) -> Any:
 
 def _hdf5(path: Path, ids: str | None) -> Iterator[Item]:
     h5py = _need("h5py")
-    with expecting(f"{path}: not a readable HDF5 file"), h5py.File(path, "r") as content:
+    with convert_errors(f"{path}: not a readable HDF5 file"), h5py.File(path, "r") as content:
         if "image_features" in content:
             yield from _ban(path, content, ids)
         else:

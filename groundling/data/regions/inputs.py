@@ -1,6 +1,6 @@
 """The one road from region stores and photos to samples: what a command's settings say of regions, made to be read.
 
-Training opens stores by split (`at`), whoever asks a trained model looks images up (`look`); both then put texts beside
+Training opens stores by split (`at`), whoever asks a trained model looks images up (`visualize`); both then put texts beside
 what is seen of their images (`samples`).
 """
 
@@ -13,21 +13,21 @@ from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Literal, NamedTuple, Protocol
 
-from groundling.core.batch import Example, Sizes
-from groundling.core.errors import InputError, check_known
-from groundling.data.image_samples import MirroredSamples, PictureSamples, files_below, only
-from groundling.data.images import NameLookup, Picture, other_shape, read_picture, unread_images
-from groundling.data.regions.samples import RegionOptions, RegionSamples, Store
-from groundling.data.regions.store import RegionStore, whole_store
-from groundling.data.regions.stores import SeveralStores, unlike
-from groundling.data.samples import Samples, untagged
-from groundling.settings.inputs import RegionInput
+from groundling.core.batch import Example, OutputSizes
+from groundling.core.errors import InputError, require_known
+from groundling.data.image_samples import ImageDataset, MirroredDataset, files_below, single_file
+from groundling.data.images import NameLookup, Picture, read_image, shape_mismatch, unread_images
+from groundling.data.regions.samples import RegionDataset, RegionOptions, RegionSource
+from groundling.data.regions.store import RegionStore, open_checked_store
+from groundling.data.regions.stores import CombinedStore, describe_mismatch
+from groundling.data.samples import SampleDataset, without_region_tags
+from groundling.settings.input_settings import RegionSettings
 
 NAMED = re.compile(r"([^=/\\]+)=(.*)")
 """NAME=STORE."""
 Photos = str | Path | Mapping[str, Picture]
 """A folder of photos, whose ids are paths there without ending, or the photos themselves by id."""
-Find = Callable[[Mapping[str, Picture]], tuple[Store, dict[str, str]]]
+Find = Callable[[Mapping[str, Picture]], tuple[RegionSource, dict[str, str]]]
 """The regions of photos, and what is wrong with those that have none, by id."""
 Source = Literal["features", "pixels", "patches"]
 """Where looks are from: a store's features; photos, within a store's boxes; photos, within boxes of the model's own."""
@@ -37,37 +37,37 @@ class RegionRequirements(Protocol):
     """What a model says of the regions that it reads."""
 
     @property
-    def sizes(self) -> Sizes:
+    def sizes(self) -> OutputSizes:
         """Of which `regions` is the width of a region's features."""
         ...
 
     @property
-    def reads(self) -> Source:
+    def region_source(self) -> Source:
         """Where the looks of its regions are from."""
         ...
 
     @property
-    def whole(self) -> bool:
+    def reads_whole_image(self) -> bool:
         """Whether a region of the whole image comes first."""
         ...
 
     @property
-    def last_pixel(self) -> bool:
+    def has_inclusive_boxes(self) -> bool:
         """Whether boxes end at their last pixel."""
         ...
 
     @property
-    def tied(self) -> bool:
+    def reads_tagged_regions(self) -> bool:
         """Whether a word that names an object takes something of that object's region."""
         ...
 
     @property
-    def regions_from(self) -> Mapping[str, Any]:
+    def regions_provenance(self) -> Mapping[str, Any]:
         """What made the regions that it learned from; empty where nobody says."""
         ...
 
     @property
-    def sides(self) -> tuple[int, float]:
+    def image_sides(self) -> tuple[int, float]:
         """Pixels of a picture's short side, and most of its long one; of a model that reads pixels."""
         ...
 
@@ -87,9 +87,9 @@ class MessageTerms(NamedTuple):
     """What reads texts without the objects that they name; empty if nothing does."""
 
 
-FLAGS = MessageTerms("--regions STORE", "--images FOLDER", "--other-regions", "--")
+FLAGS = MessageTerms("--regions STORE", "--images FOLDER", "--allow-region-mismatch", "--")
 """Of a command."""
-UNTIED = FLAGS._replace(untie="--no-tags")
+UNTIED = FLAGS._replace(untie="--no-object-tags")
 """Of a command that may read words without the objects that they name."""
 
 
@@ -97,7 +97,7 @@ UNTIED = FLAGS._replace(untie="--no-tags")
 class ImageSources:
     """Some images, as a model may look at them."""
 
-    store: Store | None = None
+    store: RegionSource | None = None
     """Their regions; None for a model that reads none."""
     photos: Mapping[str, Picture] = field(default_factory=dict)
     """Their files or pictures; empty where nobody has looked these up."""
@@ -112,7 +112,7 @@ class RegionInputs:
 
     def __init__(
         self,
-        settings: RegionInput,
+        settings: RegionSettings,
         names: Collection[str] = (),
         what: str = "part",
         *,
@@ -158,20 +158,20 @@ class RegionInputs:
             if name:
                 advice = "" if names else "; leave the name out"
                 told = f"{called.mark}regions {word}: no {what} is called {name!r}"
-                check_known(name, names, told, advice)
+                require_known(name, names, told, advice)
             self.folders.setdefault(name, []).append(folder)
         self._open: dict[str, RegionStore] = {}
 
     # -- stores --------------------------------------------------------------------------------------------------------
 
-    def stores(self, *names: str) -> SeveralStores:
+    def stores(self, *names: str) -> CombinedStore:
         """The stores that serve all of these names together, each opened once; without a name, those of everybody.
 
         Stores of its own go before those of everybody. Raises InputError if a name has none, or stores do not go
         together.
         """
         folders = [folder for name in names or ("",) for folder in self._serving(name)]
-        return SeveralStores([self._store(folder) for folder in dict.fromkeys(folders)])
+        return CombinedStore([self._store(folder) for folder in dict.fromkeys(folders)])
 
     def _serving(self, name: str) -> list[str]:
         """A name's own stores, or else those without a name."""
@@ -185,15 +185,15 @@ class RegionInputs:
 
     def _store(self, folder: str) -> RegionStore:
         if folder not in self._open:
-            self._open[folder] = whole_store(folder, self.features)
+            self._open[folder] = open_checked_store(folder, self.features)
         return self._open[folder]
 
     @property
-    def learned(self) -> SeveralStores | None:
+    def training_stores(self) -> CombinedStore | None:
         """The stores of all that is learned from; None if there are no stores."""
         return self.stores(*self.learns) if self.folders else None
 
-    def check_together(self, samples: Samples) -> None:
+    def check_together(self, samples: SampleDataset) -> None:
         """Raises InputError if two names that are learned from together have different regions of one image.
 
         Which of them a sample means could not be told once they are one.
@@ -215,7 +215,7 @@ class RegionInputs:
 
     def check_pixels(self, model: RegionRequirements, source: str) -> None:
         """Raises InputError if a model of the folder or hub id `source` reads photos that are not given, or none."""
-        if (model.reads != "features") != bool(self.settings.images):
+        if (model.region_source != "features") != bool(self.settings.images):
             told = (
                 "stored features, no pixels; leave out" if self.settings.images else "pixels; pass"
             )
@@ -229,23 +229,23 @@ class RegionInputs:
         `learned`: what is known of these, if not what the model itself says. A model or a store that does not say what
         its regions are fits any, and a model that reads pixels makes its own.
         """
-        if model.reads != "features":
+        if model.region_source != "features":
             return
         for store in self.stores(*names).stores:
             store.require(model.sizes.regions)
-            facts = model.regions_from if learned is None else learned
-            difference = unlike(facts, store.manifest)
-            if difference and not self.settings.other_regions:
+            facts = model.regions_provenance if learned is None else learned
+            difference = describe_mismatch(facts, store.manifest)
+            if difference and not self.settings.allow_region_mismatch:
                 otherwise = f", or pass {self.called.accept}" if self.called.accept else ""
                 raise InputError(f"{store.folder}: {difference}; make the store alike{otherwise}")
 
-    def looks(self, model: RegionRequirements) -> bool:
+    def reads_images(self, model: RegionRequirements) -> bool:
         """Whether a model sees the pictures themselves: a blind one reads the zeros that stand for its features."""
-        return model.reads == "pixels" and not self.blind
+        return model.region_source == "pixels" and not self.blind
 
     # -- images --------------------------------------------------------------------------------------------------------
 
-    def at(self, *names: str) -> ImageSources:
+    def all_images(self, *names: str) -> ImageSources:
         """All images of some names' stores, and the folder of photos."""
         return ImageSources(self.stores(*names), folder=self.settings.images)
 
@@ -254,14 +254,14 @@ class RegionInputs:
         """Every photo of the folder by its id; several of one name are all there. Raises InputError without it."""
         return files_below(Path(self.settings.images)) if self.settings.images else {}
 
-    def look(
+    def image_sources(
         self, images: Sequence[str], photos: Mapping[str, Picture] | None = None
     ) -> ImageSources:
         """What there is of these images, each named once; `photos` by id in place of the folder's.
 
         What is wrong with an image is told, not raised. Regions are from the stores, or found, if there is a `find`.
         """
-        store: Store | None = None
+        store: RegionSource | None = None
         stores = self.stores() if self.folders else None
         faults: dict[str, str] = {}
         lacking: list[str] = []
@@ -301,7 +301,7 @@ class RegionInputs:
             place = self.settings.images
             unread = "".join(f"; {line}" for line in unread_images(place, [image]))
             raise InputError(f"no such photo in {place}{self._nearby(image)}{unread}")
-        return only(self.files[image])
+        return single_file(self.files[image])
 
     def _nearby(self, image: str) -> str:
         """What to say of a name that begins above the folder of photos; empty if no end of it names one."""
@@ -312,18 +312,22 @@ class RegionInputs:
 
     # -- samples -------------------------------------------------------------------------------------------------------
 
-    def told(self, examples: Sequence[Example]) -> list[Example]:
+    def select_tags(self, examples: Sequence[Example]) -> list[Example]:
         """The examples, whose words name objects of their images only if they may."""
-        return list(examples) if self.settings.tags else [untagged(one) for one in examples]
+        return (
+            list(examples)
+            if self.settings.object_tags
+            else [without_region_tags(one) for one in examples]
+        )
 
     def samples(
         self,
-        texts: Samples,
+        texts: SampleDataset,
         model: RegionRequirements,
         seen: ImageSources,
         asked: RegionOptions | None = None,
-        mirror: Samples | None = None,
-    ) -> Samples:
+        mirror: SampleDataset | None = None,
+    ) -> SampleDataset:
         """Texts beside what a model sees of their images: regions, and pixels if it reads these.
 
         `asked`: what a task says of it (`mark`, `phrases`, `apart`); the rest is the model's, or these settings'.
@@ -333,28 +337,28 @@ class RegionInputs:
         """
         if seen.store is None:
             return texts
-        if isinstance(seen.store, SeveralStores):
+        if isinstance(seen.store, CombinedStore):
             _check_images(texts, seen.store)
         seeing = replace(
             asked or RegionOptions(),
-            whole=model.whole,
-            last_pixel=model.last_pixel,
-            tied=model.tied,
+            whole_image=model.reads_whole_image,
+            last_pixel=model.has_inclusive_boxes,
+            link_tags=model.reads_tagged_regions,
             width=model.sizes.regions,
-            most=self.settings.most_regions,
-            budget=self.settings.budget,
-            mentioned=self.settings.mentioned,
-            blind=self.blind,
+            max_regions=self.settings.max_regions,
+            max_sequence=self.settings.max_total_length,
+            only_mentioned=self.settings.mentioned_objects_only,
+            zero_features=self.blind,
         )
-        samples: Samples = RegionSamples(texts, seen.store, seeing, self.called.untie)
-        if not self.looks(model):
+        samples: SampleDataset = RegionDataset(texts, seen.store, seeing, self.called.untie)
+        if not self.reads_images(model):
             return samples
-        samples = PictureSamples(samples, seen.folder or seen.photos, *model.sides)
+        samples = ImageDataset(samples, seen.folder or seen.photos, *model.image_sides)
         if mirror is None or not self.flip:
             return samples
         if mirror is texts:
-            return MirroredSamples(samples, samples)
-        return MirroredSamples(samples, self.samples(mirror, model, seen, asked))
+            return MirroredDataset(samples, samples)
+        return MirroredDataset(samples, self.samples(mirror, model, seen, asked))
 
 
 def _parts(word: str) -> tuple[str, str]:
@@ -373,7 +377,7 @@ def manifests(words: Sequence[str]) -> dict[str, str | Path]:
     return {f"regions:{number}": path for number, path in enumerate(paths)}
 
 
-def _check_images(samples: Samples, store: SeveralStores) -> None:
+def _check_images(samples: SampleDataset, store: CombinedStore) -> None:
     """Raises InputError for images that samples ask for and a store has not, and says what may have been meant."""
     asked: dict[str, str] = {}
     for sample, images in zip(samples.ids, samples.images, strict=True):
@@ -382,7 +386,7 @@ def _check_images(samples: Samples, store: SeveralStores) -> None:
     lacking = [image for image in asked if image not in store]
     if not lacking:
         return
-    hint = NameLookup(store).but_for_capitals(lacking)
+    hint = NameLookup(store).case_note(lacking)
     raise InputError(
         f"{store.name}: {len(lacking)} of {len(asked)} images are not in this region store, the first is "
         f"{lacking[0]!r} of {asked[lacking[0]]}; {hint}add them with `groundling regions`, or take their rows out"
@@ -390,7 +394,7 @@ def _check_images(samples: Samples, store: SeveralStores) -> None:
 
 
 def _of_other_shape(
-    photos: Mapping[str, Picture], stores: SeveralStores, faults: Collection[str]
+    photos: Mapping[str, Picture], stores: CombinedStore, faults: Collection[str]
 ) -> dict[str, str]:
     """What is wrong with photos that are not those of the stored regions, by id; without those that have `faults`."""
     found = {}
@@ -398,7 +402,7 @@ def _of_other_shape(
         if image in faults:
             continue
         try:
-            fault = other_shape(stores.size(image), picture)
+            fault = shape_mismatch(stores.size(image), picture)
         except InputError as error:
             fault = str(error)
         if fault:
@@ -411,7 +415,7 @@ def _broken(photos: Mapping[str, Picture]) -> dict[str, str]:
     faults = {}
     for image, picture in photos.items():
         try:
-            read_picture(picture)
+            read_image(picture)
         except InputError as error:
             faults[image] = str(error)
     return faults

@@ -9,13 +9,20 @@ from typing import Protocol
 
 import numpy as np
 
-from groundling.core.batch import Example, RegionRow, Sample, needed
+from groundling.core.batch import Example, RegionRow, Sample, require
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import CaptionedImage
-from groundling.data.samples import Samples, TextInput, TextSamples, lengths_of, longest, one_row
+from groundling.data.samples import (
+    SampleDataset,
+    TextDataset,
+    TextRowEncoder,
+    lengths_of,
+    longest_versions,
+    single_row_sizes,
+)
 
 
-class Store(Protocol):
+class RegionSource(Protocol):
     """Regions by image id, e.g. a `RegionStore`."""
 
     def __getitem__(self, image: str) -> RegionRow: ...
@@ -47,35 +54,39 @@ Mark = Callable[[Example, RegionRow], np.ndarray]
 class RegionOptions:
     """How regions are put before a model."""
 
-    whole: bool = False
+    whole_image: bool = False
     """The whole image comes first, as a region (VL-BERT); without, a store's own whole-image region is left out."""
     last_pixel: bool = False
     """Boxes end at their last pixel: the whole image is W - 1 by H - 1 (VL-BERT's release)."""
-    most: int = 0
+    max_regions: int = 0
     """Regions per image, best first, without that of the whole image; 0: all."""
-    budget: int = 0
+    max_sequence: int = 0
     """Pieces and regions together, that of the whole image included, at most; the longer side is cut. 0: no bound."""
     mark: Mark | None = None
     """Which regions are right, which becomes the label."""
     phrases: bool = False
     """The text's tag is a phrase, whose last piece becomes the label `query`, and no region's name."""
-    tied: bool = True
+    link_tags: bool = True
     """A word that names an object takes something of that object's region; without, its number says nothing."""
-    apart: bool = False
+    separate_images: bool = False
     """Every image of an example makes a row of its own, with the whole text."""
-    mentioned: bool = False
+    only_mentioned: bool = False
     """Of the objects that an example's annotators numbered, those alone that its texts speak of, where they say so."""
-    blind: bool = False
+    zero_features: bool = False
     """Zeros in place of features; boxes stay."""
     width: int = 0
     """Width of these zeros, for a model that would make its features from pixels; 0: the store's."""
 
 
-class RegionSamples:
+class RegionDataset:
     """Samples that also carry the regions of their images, read when they are needed."""
 
     def __init__(
-        self, samples: Samples, store: Store, seeing: RegionOptions | None = None, untie: str = ""
+        self,
+        samples: SampleDataset,
+        store: RegionSource,
+        seeing: RegionOptions | None = None,
+        untie: str = "",
     ) -> None:
         """`untie`: what messages offer that reads texts without the objects that they name.
 
@@ -87,15 +98,15 @@ class RegionSamples:
         self.untie = untie
         self.ids = samples.ids
         self.images = samples.images
-        if 0 < self.seeing.budget < LEAST_PIECES + LEAST_REGIONS:
+        if 0 < self.seeing.max_sequence < LEAST_PIECES + LEAST_REGIONS:
             raise InputError(
-                f"--budget {self.seeing.budget}: no room for {LEAST_PIECES} pieces and a region; 0 means no bound"
+                f"--max-total-length {self.seeing.max_sequence}: no room for {LEAST_PIECES} pieces and a region; 0 means no bound"
             )
         for sample, images in zip(samples.ids, samples.images, strict=True):
-            if self.seeing.budget and len(images) > 1 and not self.seeing.apart:
+            if self.seeing.max_sequence and len(images) > 1 and not self.seeing.separate_images:
                 raise InputError(
-                    f"--budget {self.seeing.budget}: {sample} has {len(images)} images, and only the last would be "
-                    "cut; use --most-regions, which bounds each"
+                    f"--max-total-length {self.seeing.max_sequence}: {sample} has {len(images)} images, and only the last would be "
+                    "cut; use --max-regions, which bounds each"
                 )
             if not images:
                 raise InputError(
@@ -121,10 +132,10 @@ class RegionSamples:
         """(len(self), 3): rows, pieces, regions; of an image the most that it may have, which may be one too many."""
         sizes = self.samples.sizes.copy()
         for place, images in enumerate(self.samples.images):
-            regions = [self._count(image) + int(self.seeing.whole) for image in images]
-            if self.seeing.apart:
+            regions = [self._count(image) + int(self.seeing.whole_image) for image in images]
+            if self.seeing.separate_images:
                 sizes[place, 0] = len(images)
-            sizes[place, 2] += max(regions) if self.seeing.apart else sum(regions)
+            sizes[place, 2] += max(regions) if self.seeing.separate_images else sum(regions)
         return sizes
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
@@ -139,58 +150,62 @@ class RegionSamples:
         ]
 
     def _seen(self, sample: Sample, images: Sequence[str]) -> Sample:
-        if self.seeing.apart:
+        if self.seeing.separate_images:
             row = replace(sample, labels={})  # the example's label stays the sample's alone
             rows = []
             for number, image in enumerate(images):
-                cut, part = within(row, self._of_image(image, number), self.seeing.budget)
+                cut, part = truncate_to_budget(
+                    row, self._of_image(image, number), self.seeing.max_sequence
+                )
                 rows.append(self._see(cut, part))
             return _with_rows(sample, rows)
         regions = self.regions(images)
         self._check_tags(sample, images, regions)
-        if self.seeing.mentioned:
-            sample, regions = of_mentioned(sample, regions)
-        sample, regions = within(sample, regions, self.seeing.budget)
+        if self.seeing.only_mentioned:
+            sample, regions = keep_mentioned(sample, regions)
+        sample, regions = truncate_to_budget(sample, regions, self.seeing.max_sequence)
         query = self._query(sample)
         seen = sample.each_row(lambda row: self._see(row, regions))
         if query is not None:
             seen = seen.with_label("query", query)
         if self.seeing.mark is not None:
-            example = needed(sample.example, "example", "a task that marks regions")
+            example = require(sample.example, "example", "a task that marks regions")
             seen = seen.with_label("label", self.seeing.mark(example, regions))
         return seen
 
     def _query(self, sample: Sample) -> np.ndarray | None:
         """The last piece of the text's phrase; 0 if it was cut off."""
-        if not self.seeing.phrases or sample.text is None or sample.text.region is None:
+        if not self.seeing.phrases or sample.text is None or sample.text.region_index is None:
             return None
-        named = np.flatnonzero(sample.text.region >= 0)
+        named = np.flatnonzero(sample.text.region_index >= 0)
         return np.array(named[-1] if len(named) else 0)
 
     def _see(self, row: Sample, regions: RegionRow) -> Sample:
         """A row with regions; what its text names is counted in them."""
         text = row.text
-        if text is None or text.region is None:
+        if text is None or text.region_index is None:
             return replace(row, regions=regions)
         # Tags of a text whose image has no numbered objects are the text's own phrases, whatever is asked of them.
-        names_objects = row.example is None or row.example.objects > 0
-        if self.seeing.phrases or not self.seeing.tied or not names_objects:
-            return replace(row, regions=regions, text=replace(text, region=None))
+        names_objects = row.example is None or row.example.object_count > 0
+        if self.seeing.phrases or not self.seeing.link_tags or not names_objects:
+            return replace(row, regions=regions, text=replace(text, region_index=None))
         # Tags number the annotated objects, which stand in the store's order behind the whole image.
-        named = np.where(text.region >= 0, text.region + int(regions.whole[0]), -1)
+        named = np.where(
+            text.region_index >= 0, text.region_index + int(regions.is_whole_image[0]), -1
+        )
         named = np.where(named < len(regions), named, -1)
-        return replace(row, regions=regions, text=replace(text, region=named))
+        return replace(row, regions=regions, text=replace(text, region_index=named))
 
     def _check_tags(self, sample: Sample, images: Sequence[str], regions: RegionRow) -> None:
-        objects = 0 if sample.example is None else sample.example.objects
-        placed = self.seeing.tied or self.seeing.mentioned
+        objects = 0 if sample.example is None else sample.example.object_count
+        placed = self.seeing.link_tags or self.seeing.only_mentioned
         if not objects or self.seeing.phrases or not placed:
             return
         for number, image in enumerate(images):
             expected = objects + self.store.behind(image)
-            if self.seeing.most:
-                expected = min(expected, self.seeing.most)
-            here = int((~regions.whole & (regions.image == number)).sum())
+            if self.seeing.max_regions:
+                expected = min(expected, self.seeing.max_regions)
+            here = int((~regions.is_whole_image & (regions.image_index == number)).sum())
             if not self.store.in_annotated_order(image) or here != expected:
                 otherwise = f", or pass {self.untie}" if self.untie else ""
                 raise InputError(
@@ -201,29 +216,31 @@ class RegionSamples:
 
     def regions(self, images: Sequence[str]) -> RegionRow:
         """The regions of several images in one row, image after image."""
-        return RegionRow.join(
+        return RegionRow.concatenate(
             [self._of_image(image, number) for number, image in enumerate(images)]
         )
 
     def _count(self, image: str) -> int:
         count = self.store.count(image)
-        return min(count, self.seeing.most) if self.seeing.most else count
+        return min(count, self.seeing.max_regions) if self.seeing.max_regions else count
 
     def _of_image(self, image: str, number: int) -> RegionRow:
         row = self.store[image]
-        if not self.seeing.whole and not row.whole.all():
-            row = row.take(~row.whole)
-        if self.seeing.most:
+        if not self.seeing.whole_image and not row.is_whole_image.all():
+            row = row.take(~row.is_whole_image)
+        if self.seeing.max_regions:
             # A store's own whole-image region comes first and is none of the `most`.
-            row = row.take(row.whole | (np.cumsum(~row.whole) <= self.seeing.most))
-        if self.seeing.whole and not row.whole.any():
-            row = with_whole_image(row)
+            row = row.take(
+                row.is_whole_image | (np.cumsum(~row.is_whole_image) <= self.seeing.max_regions)
+            )
+        if self.seeing.whole_image and not row.is_whole_image.any():
+            row = add_whole_image(row)
         if self.seeing.last_pixel:
-            row = ending_at_last_pixel(row, self.store.size(image))
-        if self.seeing.blind:
+            row = clip_to_last_pixel(row, self.store.size(image))
+        if self.seeing.zero_features:
             width = self.seeing.width or row.features.shape[1]
             row = replace(row, features=np.zeros((len(row), width), np.float32))
-        return replace(row, image=np.full(len(row), number, np.int64))
+        return replace(row, image_index=np.full(len(row), number, np.int64))
 
 
 LEAST_PIECES = 2
@@ -232,14 +249,14 @@ LEAST_REGIONS = 1
 """Of an image: the first, which is the whole image in a model that reads that."""
 
 
-def within(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, RegionRow]:
+def truncate_to_budget(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, RegionRow]:
     """A sample and its regions, cut to `budget` together; both count what they lost. 0: as they are.
 
     Whichever is longer loses its last one, of equals the text, which keeps its last piece, [SEP] (jackroos/VL-BERT,
     pretrain/data/datasets/conceptual_captions.py). All choices have the regions that the longest one leaves room for.
     """
     rows = [row.text for row in sample.rows if row.text is not None]
-    pieces = longest = max((len(row.ids) for row in rows), default=0)
+    pieces = longest = max((len(row.input_ids) for row in rows), default=0)
     kept = len(regions)
     if not budget or longest + kept <= budget:
         return sample, regions
@@ -249,32 +266,34 @@ def within(sample: Sample, regions: RegionRow, budget: int) -> tuple[Sample, Reg
         else:
             pieces -= 1
     cut = sample.each_row(lambda row: _shortened(row, pieces))
-    lost = sum(max(0, len(row.ids) - pieces) for row in rows)
+    lost = sum(max(0, len(row.input_ids) - pieces) for row in rows)
     out = len(regions) - kept
     return replace(
-        cut, dropped=sample.dropped + lost, left_out=sample.left_out + out
+        cut,
+        truncated_tokens=sample.truncated_tokens + lost,
+        truncated_regions=sample.truncated_regions + out,
     ), regions.take(slice(kept))
 
 
-def of_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
+def keep_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]:
     """A sample and its image's regions, of which only the whole image's and mentioned objects' stay.
 
     Objects stand in the regions' order behind the whole image; what texts name is numbered anew.
     """
-    mentioned = () if sample.example is None else sample.example.mentioned
+    mentioned = () if sample.example is None else sample.example.mentioned_objects
     if not mentioned:
         return sample, regions
-    first = int(regions.whole[0])
-    stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.whole
+    first = int(regions.is_whole_image[0])
+    stays = np.isin(np.arange(len(regions)) - first, mentioned) | regions.is_whole_image
     # The last one is of pieces that name no object.
     numbers = np.where(stays[first:], np.cumsum(stays[first:]) - 1, -1)
     numbers = np.append(numbers, -1)
 
     def renumbered(row: Sample) -> Sample:
-        if row.text is None or row.text.region is None:
+        if row.text is None or row.text.region_index is None:
             return row
-        named = np.minimum(row.text.region, len(numbers) - 1)
-        return replace(row, text=replace(row.text, region=numbers[named]))
+        named = np.minimum(row.text.region_index, len(numbers) - 1)
+        return replace(row, text=replace(row.text, region_index=numbers[named]))
 
     return sample.each_row(renumbered), regions.take(stays)
 
@@ -282,22 +301,25 @@ def of_mentioned(sample: Sample, regions: RegionRow) -> tuple[Sample, RegionRow]
 def _shortened(row: Sample, pieces: int) -> Sample:
     """A row whose text has at most so many pieces, the last one among them."""
     text = row.text
-    if text is None or len(text.ids) <= pieces:
+    if text is None or len(text.input_ids) <= pieces:
         return row
-    places = np.append(np.arange(pieces - 1), len(text.ids) - 1)
+    places = np.append(np.arange(pieces - 1), len(text.input_ids) - 1)
     return replace(row, text=text.take(places))
 
 
 def _with_rows(sample: Sample, rows: Sequence[Sample]) -> Sample:
     """A sample of these rows, which were cut by themselves."""
-    lost = sum(row.dropped - sample.dropped for row in rows)
-    out = sum(row.left_out for row in rows)
+    lost = sum(row.truncated_tokens - sample.truncated_tokens for row in rows)
+    out = sum(row.truncated_regions for row in rows)
     return replace(
-        sample, choices=tuple(rows), dropped=sample.dropped + lost, left_out=sample.left_out + out
+        sample,
+        choices=tuple(rows),
+        truncated_tokens=sample.truncated_tokens + lost,
+        truncated_regions=sample.truncated_regions + out,
     )
 
 
-def with_whole_image(row: RegionRow) -> RegionRow:
+def add_whole_image(row: RegionRow) -> RegionRow:
     """The row with a region for the whole image in front; its features are the mean of the others'.
 
     As VL-BERT's release does for pre-computed features; no class is claimed for the whole image.
@@ -307,17 +329,17 @@ def with_whole_image(row: RegionRow) -> RegionRow:
         features=row.features.mean(0, keepdims=True),
         boxes=np.array([[0, 0, 1, 1]], row.boxes.dtype),
         confidence=np.ones(1, row.confidence.dtype),
-        image=np.zeros(1, np.int64),
-        whole=np.ones(1, bool),
+        image_index=np.zeros(1, np.int64),
+        is_whole_image=np.ones(1, bool),
     )
     if first.classes is not None:
         first = replace(first, classes=np.zeros_like(first.classes))
-    if first.cover is not None:
-        first = replace(first, cover=np.ones_like(first.cover))
-    return RegionRow.join([first, row])
+    if first.segmentation is not None:
+        first = replace(first, segmentation=np.ones_like(first.segmentation))
+    return RegionRow.concatenate([first, row])
 
 
-def ending_at_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
+def clip_to_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
     """The row with boxes cut to [0, 0, W - 1, H - 1] of an image of W x H pixels, in shares; as it is without a size.
 
     So VL-BERT's release has them: the whole image's box is that one.
@@ -329,7 +351,7 @@ def ending_at_last_pixel(row: RegionRow, size: tuple[int, int]) -> RegionRow:
     return replace(row, boxes=np.minimum(row.boxes, last))
 
 
-class CaptionTexts:
+class CaptionTextDataset:
     """Samples of captioned images for pre-training: every caption once in an epoch, or every image with one of its.
 
     With `pairs` a sample is VisualBERT's: a caption and a second one, of a random other image in half of the cases;
@@ -340,7 +362,7 @@ class CaptionTexts:
     def __init__(
         self,
         images: Sequence[CaptionedImage],
-        text: TextInput,
+        text: TextRowEncoder,
         pairs: bool = True,
         every_caption: bool = False,
     ) -> None:
@@ -371,10 +393,10 @@ class CaptionTexts:
             captions = self.captioned[place].captions
             drawn = captions[number : number + 1] if self.every_caption else captions
             versions.append([Example(self.captioned[place].id, caption) for caption in drawn])
-        pieces = longest(versions, self.text)
+        pieces = longest_versions(versions, self.text)
         if self.pairs:  # the second caption is any other one, behind the same special pieces
             pieces = np.minimum(pieces + pieces.max(), self.text.max_length)
-        return one_row(pieces)
+        return single_row_sizes(pieces)
 
     def get(self, indices: Sequence[int], rngs: Sequence[np.random.Generator]) -> list[Sample]:
         """Samples in the order of `indices`, each drawn with its own generator."""
@@ -385,7 +407,7 @@ class CaptionTexts:
             chosen.append(example)
             labels.append(label)
         # A pair hardly ever comes twice, so nothing is kept.
-        samples = TextSamples(chosen, self.text).get(range(len(chosen)))
+        samples = TextDataset(chosen, self.text).get(range(len(chosen)))
         if not self.pairs:
             return samples
         return [
@@ -411,14 +433,16 @@ class CaptionTexts:
             step = 1 + int(rng.integers(max(1, len(self.captioned) - 1)))
             others = self.captioned[(place + step) % len(self.captioned)].captions
             second = others[int(rng.integers(len(others)))]
-        return replace(example, pair=second), int(same)
+        return replace(example, text_pair=second), int(same)
 
 
 def check_mentioned(examples: Sequence[Example], name: str, tags: bool) -> None:
-    """Raises InputError if --mentioned leaves nothing out, as no text of a task names an object by its number."""
+    """Raises InputError if --mentioned-objects-only leaves nothing out, as no text of a task names an object by its number."""
     if not tags:
-        raise InputError("--mentioned is about objects that texts name; leave it or --no-tags out")
-    if not any(example.mentioned for example in examples):
         raise InputError(
-            f"--mentioned: texts of {name} name no objects by their numbers, as VCR's do; leave it out"
+            "--mentioned-objects-only is about objects that texts name; leave it or --no-object-tags out"
+        )
+    if not any(example.mentioned_objects for example in examples):
+        raise InputError(
+            f"--mentioned-objects-only: texts of {name} name no objects by their numbers, as VCR's do; leave it out"
         )

@@ -17,14 +17,14 @@ import numpy as np
 import torch
 
 from groundling.core.batch import RegionRow
-from groundling.core.documented import documented
-from groundling.core.errors import InputError, refuse
+from groundling.core.errors import InputError, raise_first
+from groundling.core.field_docs import with_field_docs
 from groundling.data.shards import (
-    Column,
+    ColumnInfo,
     Facts,
-    Index,
     ProcessRank,
     Record,
+    ShardIndex,
     ShardStore,
     ShardWriter,
     read_index,
@@ -55,7 +55,7 @@ BACKGROUND = "column 0"
 """What a manifest says of `background` where the first class is none."""
 
 
-@documented
+@with_field_docs
 @dataclass(frozen=True)
 class ImageRegions:
     """The regions of one image, in the store's order."""
@@ -72,7 +72,7 @@ class ImageRegions:
     """(R, D)."""
     classes: np.ndarray | None = None
     """(R, C) a distribution, or (R,) one class each, -1 for none."""
-    whole: bool = False
+    has_whole_image: bool = False
     """The first region is the whole image."""
     cover: np.ndarray | None = None
     """(R, 14, 14) bool: the cells of its box that an object fills, of objects whose segments are known."""
@@ -80,7 +80,7 @@ class ImageRegions:
     """Boxes that were empty or outside the image."""
     annotated_order: bool = False
     """Regions (but the whole image) stand as annotators numbered them, none left out: VCR's tags are such numbers."""
-    behind: int = 0
+    appended_detections: int = 0
     """How many regions, the last ones, a detector found beside the annotated objects."""
 
     @property
@@ -112,7 +112,7 @@ class ImageRegions:
             features=np.concatenate([feature, self.features]),
             classes=classes,
             cover=cover,
-            whole=True,
+            has_whole_image=True,
         )
 
 
@@ -155,7 +155,7 @@ def first_fault(arrays: Mapping[str, np.ndarray], kept: np.ndarray | None = None
     return ""
 
 
-def storable(image: ImageRegions) -> ImageRegions:
+def to_stored(image: ImageRegions) -> ImageRegions:
     """The image with features in half precision; raises InputError if it has values that no store may hold."""
     with np.errstate(over="ignore"):
         half = image.features.astype(np.float16)
@@ -170,7 +170,7 @@ Item = tuple[str, Callable[[], ImageRegions]]
 """An image id and what reads its regions; an InputError of it is a reason to skip the image."""
 
 
-def inside(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def clip_boxes(boxes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Boxes (R, 4) in shares, cut to the image, and which of them (R,) are not empty and not outside (see `SLACK`)."""
     cut = boxes.clip(0, 1).astype(np.float32)
     near = ((boxes >= -SLACK) & (boxes <= 1 + SLACK)).all(1)
@@ -201,7 +201,7 @@ class RegionWriter:
 
     def done(self, number: int) -> bool:
         """Whether a shard is complete."""
-        return self._shards.done(number)
+        return self._shards.is_complete(number)
 
     def pending(self, images: int) -> Iterator[int]:
         """The numbers of this process's shards, of so many images, that are not complete."""
@@ -218,7 +218,7 @@ class RegionWriter:
         reasons = list(skipped)
         for image in images:
             try:
-                kept.append(storable(image))
+                kept.append(to_stored(image))
             except InputError as error:
                 reasons.append(f"{image.id}: {error}")
         self._one_form({image.form for image in kept})
@@ -263,13 +263,13 @@ class RegionWriter:
         calls this. Raises InputError if no image was left, or images differ in form.
         """
 
-        def summary(indices: Sequence[Index]) -> Facts:
+        def summary(indices: Sequence[ShardIndex]) -> Facts:
             return self._summary(indices, skipped)
 
         return self._shards.close({**facts, **RULES}, skipped, summary, barrier)
 
-    def _summary(self, indices: Sequence[Index], skipped: Sequence[str]) -> Facts:
-        reasons = [*skipped, *(reason for index in indices for reason in index.skipped)]
+    def _summary(self, indices: Sequence[ShardIndex], skipped: Sequence[str]) -> Facts:
+        reasons = [*skipped, *(reason for index in indices for reason in index.skip_reasons)]
         forms = {_form(index) for index in indices if index.ids}
         if not forms:
             first = reasons[0] if reasons else "there were none"
@@ -313,18 +313,18 @@ def _record(image: ImageRegions) -> Record:
         arrays["cover"] = np.packbits(image.cover.reshape(-1, CELLS * CELLS), axis=1)
     width, height = image.size
     facts: dict[str, Any] = {"width": width, "height": height}
-    if image.whole:
+    if image.has_whole_image:
         facts["whole"] = True
     if image.left_out:
         facts["left_out"] = image.left_out
     if image.annotated_order:
         facts["annotated_order"] = True
-    if image.behind:
-        facts["behind"] = image.behind
+    if image.appended_detections:
+        facts["behind"] = image.appended_detections
     return Record(image.id, arrays, facts)
 
 
-def _form(index: Index) -> str:
+def _form(index: ShardIndex) -> str:
     """As `ImageRegions.form`, of a shard."""
     classes = index.columns.get("classes")
     kind = "no classes" if classes is None else f"classes {classes.shape}"
@@ -335,14 +335,16 @@ def _form(index: Index) -> str:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
-def read_region_index(path: Path) -> Index:
+def read_region_index(path: Path) -> ShardIndex:
     """The index of a shard of regions; raises InputError if it is none."""
     index = read_index(path)
-    refuse([f"{path}: not the index of a region store ({what})" for what in _odd_regions(index)])
+    raise_first(
+        [f"{path}: not the index of a region store ({what})" for what in _odd_regions(index)]
+    )
     return index
 
 
-def _odd_regions(index: Index) -> Iterator[str]:
+def _odd_regions(index: ShardIndex) -> Iterator[str]:
     """Why an index is not one of regions."""
     if not index.ids:
         return
@@ -420,8 +422,8 @@ class RegionStore:
         return RegionStore, (self.folder, self.features)  # a worker process maps the files itself
 
     def compare(self) -> None:
-        """As `ShardStore.compare`."""
-        self._shards.compare()
+        """As `ShardStore.verify_hashes`."""
+        self._shards.verify_hashes()
 
     @property
     def identity(self) -> str:
@@ -449,7 +451,7 @@ class RegionStore:
         """
         return self._facts(image_id).get("annotated_order") is True
 
-    def behind(self, image_id: str) -> int:
+    def appended_detections(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
         return int(self._facts(image_id).get("behind", 0))
 
@@ -460,7 +462,7 @@ class RegionStore:
 
     def count(self, image_id: str) -> int:
         """How many regions an image has."""
-        return self._shards.length(self._shards.number(image_id), "boxes")
+        return self._shards.length(self._shards.index_of(image_id), "boxes")
 
     def require(self, width: int) -> None:
         """Raise InputError if features are not of the `width` that a model reads."""
@@ -489,8 +491,8 @@ class RegionStore:
 
         Raises InputError if there is no such image, its shard is damaged, or a value is one that no store may hold.
         """
-        number = self._shards.number(image_id)
-        views = self._shards.views(number)
+        number = self._shards.index_of(image_id)
+        views = self._shards.array_views(number)
         features = views["features"] if self.features else views["features"][:, :0]
         whole = np.zeros(len(features), bool)
         if self._shards.facts(number).get("whole"):
@@ -503,16 +505,16 @@ class RegionStore:
             raise InputError(f"{self.folder}: image {image_id!r}: {fault}; `groundling data check`")
         return RegionRow(
             **read,
-            image=np.zeros(len(features), np.int64),
-            whole=whole,
+            image_index=np.zeros(len(features), np.int64),
+            is_whole_image=whole,
             classes=classes,
-            cover=None if self.features else _unpacked(views.get("cover")),
+            segmentation=None if self.features else _unpacked(views.get("cover")),
         )
 
     def _facts(self, image_id: str) -> dict[str, Any]:
-        return self._shards.facts(self._shards.number(image_id))
+        return self._shards.facts(self._shards.index_of(image_id))
 
-    def _count_classes(self, column: Column | None) -> int:
+    def _count_classes(self, column: ColumnInfo | None) -> int:
         if column is None:
             return 0
         if column.shape:
@@ -562,7 +564,7 @@ class RegionStore:
         return faults
 
 
-def whole_store(folder: str | Path, features: bool = True) -> RegionStore:
+def open_checked_store(folder: str | Path, features: bool = True) -> RegionStore:
     """A region store to be learned from or asked, whose files are what was written; arguments as of `RegionStore`.
 
     Of several processes on a machine the first one compares. Raises InputError as `RegionStore` and its `compare`.
@@ -573,7 +575,7 @@ def whole_store(folder: str | Path, features: bool = True) -> RegionStore:
     return store
 
 
-class RegionsInMemory:
+class InMemoryRegions:
     """Regions of images that were just found, as a store would give them back; nothing is written."""
 
     def __init__(self, found: Sequence[ImageRegions], features: bool = True) -> None:
@@ -589,13 +591,13 @@ class RegionsInMemory:
         image = self.found[image_id]
         features = image.features if self.features else image.features[:, :0]
         whole = np.zeros(len(features), bool)
-        whole[:1] = image.whole
+        whole[:1] = image.has_whole_image
         return RegionRow(
             features=_single(features),
             boxes=image.boxes.astype(np.float32),
             confidence=image.confidence.astype(np.float32),
-            image=np.zeros(len(features), np.int64),
-            whole=whole,
+            image_index=np.zeros(len(features), np.int64),
+            is_whole_image=whole,
         )
 
     def count(self, image_id: str) -> int:
@@ -612,4 +614,4 @@ class RegionsInMemory:
 
     def behind(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
-        return self.found[image_id].behind
+        return self.found[image_id].appended_detections

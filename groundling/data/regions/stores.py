@@ -12,13 +12,13 @@ from typing import Any
 
 from groundling.core.batch import RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.store import ImageRegions, Item, RegionStore, whole_store
+from groundling.data.regions.store import ImageRegions, Item, RegionStore, open_checked_store
 
 FACTS = ("background", "classes", "class_names")
 """What a manifest says of all that made the features alike."""
 
 
-class SeveralStores:
+class CombinedStore:
     """`stores[image_id]` gives the regions of an image, from the first of the stores that has it."""
 
     def __init__(self, stores: Sequence[RegionStore]) -> None:
@@ -80,7 +80,7 @@ class SeveralStores:
 
     def behind(self, image_id: str) -> int:
         """How many detected regions stand behind an image's annotated objects."""
-        return self.holder(image_id).behind(image_id)
+        return self.holder(image_id).appended_detections(image_id)
 
     def repeated(self, images: Iterable[str]) -> list[str]:
         """Those of the images that more than one store has."""
@@ -117,7 +117,7 @@ def _kinds(store: RegionStore) -> str:
     )
 
 
-def layout(facts: Mapping[str, Any]) -> str:
+def box_source(facts: Mapping[str, Any]) -> str:
     """Where the boxes of a store are from, as far as a model must not care less: a grid, a detector, or files.
 
     Empty where the manifest does not say.
@@ -130,14 +130,14 @@ def layout(facts: Mapping[str, Any]) -> str:
     return "a detector" if boxes.startswith("the detector") else "files of boxes"
 
 
-def unlike(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
+def describe_mismatch(facts: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     """In which way regions differ from those that a model learned from, in words; empty if in none that is known."""
     mine = facts.get("identity")
     theirs = other.get("identity")
     if mine and theirs and mine != theirs:
         return f"made by {other.get('made_by')}, the model learned from {facts.get('made_by')}"
-    mine = layout(facts)
-    theirs = layout(other)
+    mine = box_source(facts)
+    theirs = box_source(other)
     if mine and theirs and mine != theirs:
         return f"boxes are from {theirs}, the model learned from boxes of {mine}"
     return ""
@@ -148,17 +148,17 @@ def are_stores(paths: Sequence[str | Path]) -> bool:
     return any((Path(path) / "manifest.json").is_file() for path in paths)
 
 
-def joined(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]:
+def combine_images(paths: Sequence[str | Path]) -> tuple[dict[str, Any], Iterator[Item]]:
     """Facts for a manifest, and the images of all stores, each with its regions of all of them.
 
     UNITER reads VCR so: annotated boxes, then detected ones. Of later stores the whole image is left out. Raises
     InputError if stores are not alike, or hold segments of objects, which others' features lack.
     """
-    stores = [whole_store(path) for path in paths]
-    together = SeveralStores(stores)
+    stores = [open_checked_store(path) for path in paths]
+    together = CombinedStore(stores)
     if together.covers:
         raise InputError(
-            f"{together.name}: hold segments of objects, which would be lost; `regions --boxes --also-detected` keeps "
+            f"{together.name}: hold segments of objects, which would be lost; `regions --boxes --add-detected-boxes` keeps "
             "them"
         )
     facts = {name: stores[0].manifest[name] for name in FACTS if name in stores[0].manifest}
@@ -175,8 +175,8 @@ def _found(stores: Sequence[RegionStore], image: str) -> ImageRegions:
     """The regions of an image, store after store."""
     first, *others = (store for store in stores if image in store)
     row = first[image]
-    behind = [other[image].take(~other[image].whole) for other in others]
-    row = RegionRow.join([row, *behind])
+    behind = [other[image].take(~other[image].is_whole_image) for other in others]
+    row = RegionRow.concatenate([row, *behind])
     return ImageRegions(
         id=image,
         size=first.size(image),
@@ -184,7 +184,7 @@ def _found(stores: Sequence[RegionStore], image: str) -> ImageRegions:
         confidence=row.confidence,
         features=row.features,
         classes=row.classes,
-        whole=bool(row.whole[0]),
+        has_whole_image=bool(row.is_whole_image[0]),
         annotated_order=first.in_annotated_order(image),
-        behind=first.behind(image) + sum(len(other) for other in behind),
+        appended_detections=first.appended_detections(image) + sum(len(other) for other in behind),
     )

@@ -2,7 +2,7 @@
 
 CLIP-TD (Section 3.1.2) takes the published extractor YAKE, whose package stands under the AGPL. Here are its published
 formulas (Campos et al., Information Sciences 509, 2020, Section 3), written anew, on the tokens of segtok, which YAKE
-takes, too; any other extractor may take their place, see `Keywords`.
+takes, too; any other extractor may take their place, see `KeywordExtractor`.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Keyword(NamedTuple):
     """At least 0; the lower, the more it matters."""
 
 
-class Keywords(Protocol):
+class KeywordExtractor(Protocol):
     """Finds the keywords of a text; any such function is one. A text may have none."""
 
     def __call__(self, text: str) -> list[Keyword]:
@@ -73,7 +73,7 @@ class Keywords(Protocol):
         ...
 
 
-class _KeywordToken(NamedTuple):
+class _WordShape(NamedTuple):
     """What the spelling of a word tells."""
 
     surface: str
@@ -87,10 +87,10 @@ class _KeywordToken(NamedTuple):
     acronym: bool
 
 
-class _Token(NamedTuple):
+class _SentenceWord(NamedTuple):
     """A word of a sentence."""
 
-    word: _KeywordToken
+    word: _WordShape
     span: tuple[int, int]
     sentence: int
     first: bool
@@ -98,7 +98,7 @@ class _Token(NamedTuple):
 
 
 @dataclass
-class _Term:
+class _TermStatistics:
     """What is counted of all tokens that are the same word."""
 
     stops: bool
@@ -110,7 +110,7 @@ class _Term:
     left: Counter[str] = field(default_factory=Counter)
     right: Counter[str] = field(default_factory=Counter)
 
-    def add(self, token: _Token) -> None:
+    def add(self, token: _SentenceWord) -> None:
         """One more token."""
         self.count += 1
         self.capitals += token.word.capital and not token.first
@@ -132,7 +132,7 @@ class _Term:
         return related * position / (case + (frequency + spread) / related)
 
 
-class Yake:
+class YakeExtractor:
     """YAKE's published formulas, for English; lists keywords best first, of equal ones the earlier in the text."""
 
     def __init__(self, stopwords: Collection[str] | None = None) -> None:
@@ -160,20 +160,20 @@ class Yake:
         }
         keywords = []
         for found in _candidates(runs, terms).values():
-            score = _joint(found, scores, terms)
+            score = _phrase_score(found, scores, terms)
             spans = tuple((tokens[0].span[0], tokens[-1].span[1]) for tokens in found)
             keywords.append(Keyword(text[slice(*spans[0])], spans, score))
         return sorted(keywords, key=lambda keyword: (keyword.score, keyword.spans[0]))
 
-    def _counted(self, runs: Iterable[Sequence[_Token]]) -> dict[str, _Term]:
+    def _counted(self, runs: Iterable[Sequence[_SentenceWord]]) -> dict[str, _TermStatistics]:
         """Every word of a text by its term, with its neighbours."""
-        terms: dict[str, _Term] = {}
+        terms: dict[str, _TermStatistics] = {}
         for run in runs:
-            before: _KeywordToken | None = None
+            before: _WordShape | None = None
             for token in run:
                 word = token.word
                 if word.term not in terms:
-                    terms[word.term] = _Term(is_stop_word(word.surface, self.stopwords))
+                    terms[word.term] = _TermStatistics(is_stop_word(word.surface, self.stopwords))
                 terms[word.term].add(token)
                 if before is not None and not (before.odd or word.odd):
                     terms[before.term].right[word.term] += 1
@@ -208,27 +208,29 @@ def _sentences(text: str) -> list[list[tuple[int, int]]]:
     return sentences
 
 
-def _runs(text: str, sentence: int, spans: Sequence[tuple[int, int]]) -> Iterator[list[_Token]]:
+def _runs(
+    text: str, sentence: int, spans: Sequence[tuple[int, int]]
+) -> Iterator[list[_SentenceWord]]:
     """The words of a sentence in runs between marks, from its tokens."""
-    run: list[_Token] = []
+    run: list[_SentenceWord] = []
     for place, (start, stop) in enumerate(spans):
         word = text[start:stop]
         if all(character in punctuation for character in word):
             yield run
             run = []
         else:
-            run.append(_Token(_word(word), (start, stop), sentence, place == 0))
+            run.append(_SentenceWord(_word(word), (start, stop), sentence, place == 0))
     yield run
 
 
 @lru_cache(1 << 16)
-def _word(word: str) -> _KeywordToken:
+def _word(word: str) -> _WordShape:
     surface = word.lower()
     digits = any(character.isdigit() for character in word)
     letters = any(character.isalpha() for character in word)
     marks = sum(character in punctuation for character in word)
     is_number = word.replace(",", "").replace(".", "").isdigit()
-    return _KeywordToken(
+    return _WordShape(
         surface=surface,
         term=_singular(surface),
         odd=digits == letters or marks > 1 or is_number,
@@ -238,10 +240,10 @@ def _word(word: str) -> _KeywordToken:
 
 
 def _candidates(
-    runs: Sequence[Sequence[_Token]], terms: Mapping[str, _Term]
-) -> Mapping[tuple[str, ...], list[Sequence[_Token]]]:
+    runs: Sequence[Sequence[_SentenceWord]], terms: Mapping[str, _TermStatistics]
+) -> Mapping[tuple[str, ...], list[Sequence[_SentenceWord]]]:
     """Every phrase that begins and ends with no stop word and holds nothing odd, wherever it stands."""
-    found: dict[tuple[str, ...], list[Sequence[_Token]]] = {}
+    found: dict[tuple[str, ...], list[Sequence[_SentenceWord]]] = {}
     for run in runs:
         for start in range(len(run)):
             for tokens in _phrases(run[start : start + LONGEST], terms):
@@ -249,7 +251,9 @@ def _candidates(
     return found
 
 
-def _phrases(tokens: Sequence[_Token], terms: Mapping[str, _Term]) -> Iterator[Sequence[_Token]]:
+def _phrases(
+    tokens: Sequence[_SentenceWord], terms: Mapping[str, _TermStatistics]
+) -> Iterator[Sequence[_SentenceWord]]:
     """The phrases that begin with the first of some tokens."""
     if terms[tokens[0].word.term].stops:
         return
@@ -260,8 +264,10 @@ def _phrases(tokens: Sequence[_Token], terms: Mapping[str, _Term]) -> Iterator[S
             yield tokens[:length]
 
 
-def _joint(
-    found: Sequence[Sequence[_Token]], scores: Mapping[str, float], terms: Mapping[str, _Term]
+def _phrase_score(
+    found: Sequence[Sequence[_SentenceWord]],
+    scores: Mapping[str, float],
+    terms: Mapping[str, _TermStatistics],
 ) -> float:
     """YAKE's S(kw) of a phrase that stands in several places.
 
@@ -284,7 +290,10 @@ def _joint(
 
 
 def keyword_importance(
-    text: str, words: np.ndarray, keywords: Keywords, stopwords: Collection[str] | None = None
+    text: str,
+    words: np.ndarray,
+    keywords: KeywordExtractor,
+    stopwords: Collection[str] | None = None,
 ) -> np.ndarray:
     """What each raw word is worth to a text: (K,) float64, 1 / (1 + score) of its best keyword, 0 without one.
 
@@ -338,14 +347,14 @@ def _shares(values: np.ndarray, candidates: np.ndarray) -> np.ndarray:
     return kept / total if total > 0 else kept
 
 
-def select(scores: np.ndarray, candidates: np.ndarray, m: int) -> np.ndarray:
+def select_tokens(scores: np.ndarray, candidates: np.ndarray, m: int) -> np.ndarray:
     """The m candidates with the highest scores (K,), best first, of equal ones the earlier; all if there are fewer."""
     places = np.flatnonzero(candidates)
     best_first = np.argsort(-scores[places], kind="stable")
     return places[best_first][:m]
 
 
-def select_random(candidates: np.ndarray, m: int, rng: np.random.Generator) -> np.ndarray:
+def select_random_tokens(candidates: np.ndarray, m: int, rng: np.random.Generator) -> np.ndarray:
     """Some m of the candidates (K,), every set of them as likely; the control of CLIP-TD's Table 2."""
     places = np.flatnonzero(candidates)
     return rng.permutation(places)[:m]

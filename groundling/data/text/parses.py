@@ -68,10 +68,10 @@ class Parse:
     @property
     def characters(self) -> str:
         """See `characters`, of the whole text."""
-        return characters(" ".join(self.tokens))
+        return normalize_characters(" ".join(self.tokens))
 
 
-def characters(text: str) -> str:
+def normalize_characters(text: str) -> str:
     """What two spellings of one text have in common: no spaces, small letters, no escapes of the Penn Treebank's."""
     text = "".join(text.split()).lower()
     for spelling, meant in ESCAPES.items():
@@ -79,12 +79,12 @@ def characters(text: str) -> str:
     return text
 
 
-def aligned(parse: Parse, text: str) -> np.ndarray | None:
+def align_parse(parse: Parse, text: str) -> np.ndarray | None:
     """Where each of the W words stands in a text: characters (start, stop), (W, 2) int64; None if it is another text.
 
     Words of one token that together do not spell it have all of it.
     """
-    tokens = _walked(parse.tokens, text, 0, len(text))
+    tokens = _align_forms(parse.tokens, text, 0, len(text))
     if tokens is None:
         return None
     spans: list[tuple[int, int]] = []
@@ -93,18 +93,20 @@ def aligned(parse: Parse, text: str) -> np.ndarray | None:
         if len(forms) == 1:
             spans.append((start, stop))
         else:
-            spans += _walked(forms, text, start, stop) or [(start, stop)] * len(forms)
+            spans += _align_forms(forms, text, start, stop) or [(start, stop)] * len(forms)
     return np.array(spans, np.int64).reshape(-1, 2)
 
 
-def _walked(forms: Sequence[str], text: str, start: int, stop: int) -> list[tuple[int, int]] | None:
+def _align_forms(
+    forms: Sequence[str], text: str, start: int, stop: int
+) -> list[tuple[int, int]] | None:
     """Where forms stand one after the other, only spaces between; None unless they spell all of the part."""
     spans = []
     at = start
     for form in forms:
         while at < stop and text[at].isspace():
             at += 1
-        end = _spelt(form, text, at, stop)
+        end = _match_form(form, text, at, stop)
         if end is None:
             return None
         spans.append((at, end))
@@ -112,7 +114,7 @@ def _walked(forms: Sequence[str], text: str, start: int, stop: int) -> list[tupl
     return spans if not text[at:stop].strip() else None
 
 
-def _spelt(form: str, text: str, at: int, stop: int) -> int | None:
+def _match_form(form: str, text: str, at: int, stop: int) -> int | None:
     """Where a form that begins at `at` ends, whatever its case, spaces and escapes; None if it is not there."""
     for spelling in (form, ESCAPES.get(form.lower(), form)):
         end = at
@@ -257,7 +259,7 @@ class _ConlluSentence:
                 )
 
 
-def written(parse: Parse) -> list[str]:
+def format_conllu(parse: Parse) -> list[str]:
     """A parse as lines of a CoNLL-U file, the empty one at its end included."""
     lines = [f"# sent_id = {parse.id}", f"# text = {' '.join(parse.tokens)}"]
     words_of = Counter(word.token for word in parse.words)
@@ -277,7 +279,7 @@ def _row(id: str, form: str, tag: str = "_", head: str = "_", relation: str = "_
 # -- by spaCy or Stanza ------------------------------------------------------------------------------------------------
 
 
-def parses_by(parser: str, texts: Sequence[str]) -> list[Parse]:
+def parse_texts(parser: str, texts: Sequence[str]) -> list[Parse]:
     """A parse of each text; `parser` is `spacy`, `stanza`, or either with `:` and the model or language it loads.
 
     A text of several sentences is one tree, in which later roots are `parataxis` of the first. Raises InputError if the

@@ -26,7 +26,7 @@ from groundling.core.batch import Tags
 _WORD = re.compile(r"[^\W_]+|[^\w\s]|_")
 
 
-def one_spelling(text: str) -> str:
+def normalize(text: str) -> str:
     """A text in small letters, with single spaces and in Unicode's composed form, by which equal ones are told."""
     small = text.lower() if text.isascii() else unicodedata.normalize("NFC", text.casefold())
     spelt = " ".join(small.split())
@@ -35,7 +35,7 @@ def one_spelling(text: str) -> str:
     )  # many texts are so already, and need not be in memory twice
 
 
-def spans(text: str) -> np.ndarray:
+def word_spans(text: str) -> np.ndarray:
     """Character spans (start, stop) of raw words, in order; (K, 2) int64.
 
     A raw word is a run of letters and digits, or any other mark by itself.
@@ -44,7 +44,7 @@ def spans(text: str) -> np.ndarray:
     return np.array(matches, dtype=np.int64).reshape(-1, 2)
 
 
-def spans_of_much(text: str) -> np.ndarray:
+def fast_word_spans(text: str) -> np.ndarray:
     """The same as `spans`, in a fraction of the time for a long text."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     kind = _kinds()[codes]
@@ -78,7 +78,7 @@ def stop_words() -> frozenset[str]:
     return frozenset(line for line in lines if not line.startswith("#"))
 
 
-def numbers(text: str, words: np.ndarray) -> np.ndarray:
+def word_type_ids(text: str, words: np.ndarray) -> np.ndarray:
     """A number for each raw word (K, 2) of a text, equal for words that differ in case only; (K,) int64."""
     starts, stops = words.T.tolist()
     hashes = [_number(text[start:stop]) for start, stop in zip(starts, stops, strict=True)]
@@ -90,7 +90,7 @@ def _number(word: str) -> int:
     return crc32(word.lower().encode())
 
 
-def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
+def align_words(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
     """The first raw word that each piece's characters overlap, -1 for none; (P,) int64.
 
     Several pieces may share one character (byte-level tokenizers); a piece may begin with the space before its word.
@@ -111,7 +111,7 @@ def word_of(offsets: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.where(overlaps, candidate, -1)
 
 
-def rewritten(
+def replace_words(
     text: str, changes: Sequence[tuple[int, int, str]], tags: Tags = ()
 ) -> tuple[str, Tags]:
     """A text with other words in some places, and its tags where they are then.
@@ -141,7 +141,7 @@ TELLING = 0.6
 """From this area under the ROC curve on, lengths are worth a warning; .5 is chance."""
 
 
-def told_by_length(one: np.ndarray, other: np.ndarray, same: np.ndarray) -> float:
+def length_auc(one: np.ndarray, other: np.ndarray, same: np.ndarray) -> float:
     """Area under the ROC curve of "these are the same text" by lengths (N,) of both sides, `same` (N,) bool being true.
 
     Lengths are compared as ratios, beside the median ratio of equal texts: two tokenizers cut differently. 1: always
@@ -171,7 +171,7 @@ LITERALS = r"(?:[^\s\\.^$*+?{}\[\]()]|\\[^\w\s])*"
 """Alternatives that match nothing but themselves, as a tokenizer's special tokens do."""
 
 
-class Pieces(NamedTuple):
+class TokenizedColumn(NamedTuple):
     """The pieces of several texts, one behind the other."""
 
     ids: np.ndarray
@@ -186,10 +186,10 @@ class TokenizedTexts(NamedTuple):
     """What a lexicon says of several texts."""
 
     words: np.ndarray
-    """(W,) uint32: the number of each raw word, see `words.numbers`."""
+    """(W,) uint32: the number of each raw word, see `words.word_type_ids`."""
     word_counts: np.ndarray
     """(texts,) int64."""
-    pieces: tuple[Pieces, ...]
+    pieces: tuple[TokenizedColumn, ...]
     """By tokenizer."""
 
 
@@ -207,7 +207,7 @@ class Lexicon:
         self._clear()
 
     def _clear(self) -> None:
-        self._index = _Numbering()
+        self._index = _StringIndex()
         self._words = _RaggedColumns(np.uint32)
         self._pieces = [_RaggedColumns(np.uint32, np.int32) for _ in self.engines]
         self._characters = 0
@@ -232,13 +232,13 @@ class Lexicon:
         """Pieces and raw words of some texts."""
         entries, of_text = self._entries(texts)
         rows = self._numbers(entries)
-        (words,), word_counts = self._words.of(rows)
+        (words,), word_counts = self._words.gather(rows)
         before = _before(word_counts, of_text)
         pieces = []
         for table in self._pieces:
-            (ids, word), counts = table.of(rows)
+            (ids, word), counts = table.gather(rows)
             word = np.where(word < 0, -1, word + np.repeat(before, counts)).astype(np.int32)
-            pieces.append(Pieces(ids, word, _sums(counts, of_text)))
+            pieces.append(TokenizedColumn(ids, word, _sums(counts, of_text)))
         return TokenizedTexts(words, _sums(word_counts, of_text), tuple(pieces))
 
     def _entries(self, texts: Sequence[str]) -> tuple[list[str], np.ndarray]:
@@ -271,9 +271,9 @@ class Lexicon:
         lengths = np.array([len(entry) for entry in entries])
         starts = np.cumsum(lengths + 1) - lengths - 1
         joined = "\n".join(entries)  # raw words do not reach over ends of lines
-        spans = spans_of_much(joined)
+        spans = fast_word_spans(joined)
         first = np.searchsorted(spans[:, 0], starts)
-        self._words.add(np.diff(first, append=len(spans)), numbers(joined, spans))
+        self._words.add(np.diff(first, append=len(spans)), word_type_ids(joined, spans))
         for engine, table in zip(self.engines, self._pieces, strict=True):
             encodings = engine.encode_batch(list(entries), add_special_tokens=False)
             counts = np.array([len(one.ids) for one in encodings], np.int64)
@@ -281,13 +281,13 @@ class Lexicon:
             ids = np.fromiter(chain.from_iterable(one.ids for one in encodings), np.uint32, total)
             places = chain.from_iterable(chain.from_iterable(one.offsets for one in encodings))
             offsets = np.fromiter(places, np.int64, 2 * total).reshape(-1, 2)
-            word = word_of(offsets + np.repeat(starts, counts)[:, None], spans)
+            word = align_words(offsets + np.repeat(starts, counts)[:, None], spans)
             word = np.where(word < 0, -1, word - np.repeat(first, counts))
             table.add(counts, ids, word)
         self._characters += len(joined)
 
 
-class _Numbering(dict[str, int]):
+class _StringIndex(dict[str, int]):
     """A number for every string that is asked for; those that are asked for the first time are listed."""
 
     def __init__(self) -> None:
@@ -332,7 +332,7 @@ class _RaggedColumns:
         for own, values in zip(self.columns, columns, strict=True):
             own.add(values)
 
-    def of(self, rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
+    def gather(self, rows: np.ndarray) -> tuple[list[np.ndarray], np.ndarray]:
         """The columns of some rows, one behind the other, and the length of each row."""
         counts = self.counts.array[rows]
         moved = self.starts.array[rows] - (np.cumsum(counts) - counts)

@@ -8,7 +8,7 @@
 they owe to each input (`attribution`), whether the words are looked at that CLIP-TD's teacher selects
 (`selected_words`).
 `figures`: all of these, drawn for papers.
-`look`: the page to look at, whose parts are in `page`.
+`visualize`: the page to look at, whose parts are in `page`.
 
 Below them: models and what they read, with controls (`attending`) and with their answers (`subjects`); passes over them
 that hold no attention (`passes`); models that can only be inspected (`models`).

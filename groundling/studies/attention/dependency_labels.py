@@ -15,7 +15,7 @@ from typing import Literal
 
 from groundling.data.text.parses import ROOT, ParsedWord
 
-Scheme = Literal["stanford", "ud", "as-is"]
+LabelScheme = Literal["stanford", "ud", "as-is"]
 
 TO_STANFORD = {
     "acl": "partmod",
@@ -85,7 +85,7 @@ VERBAL = ("VERB", "AUX", "ADJ", "ADV", "V", "J", "R", "MD")
 """Beginnings of universal and of the Penn Treebank's tags of words whose nouns are `obl`, not `nmod`."""
 
 
-def relabelled(words: Sequence[ParsedWord], scheme: Scheme) -> tuple[ParsedWord, ...]:
+def relabel(words: Sequence[ParsedWord], scheme: LabelScheme) -> tuple[ParsedWord, ...]:
     """The words of a parse with relations of `scheme`, whichever of the three they had; `as-is` changes nothing."""
     if scheme == "as-is":
         return tuple(words)
@@ -94,7 +94,7 @@ def relabelled(words: Sequence[ParsedWord], scheme: Scheme) -> tuple[ParsedWord,
     return tree.words()
 
 
-def base(relation: str) -> str:
+def base_relation(relation: str) -> str:
     """What stands before the colon of a relation with a subtype."""
     return relation.partition(":")[0]
 
@@ -119,7 +119,7 @@ class _Tree:
             if head == place and fits(self.relation[child])
         ]
 
-    def hang(self, place: int, head: int, relation: str) -> None:
+    def attach(self, place: int, head: int, relation: str) -> None:
         self.head[place] = head
         self.relation[place] = relation
 
@@ -129,11 +129,11 @@ class _Tree:
         for place in range(len(self.head)):
             self._move_conjunction_up(place)
         for place in range(len(self.head)):
-            cases = self.below(place, lambda name: base(name) == "case")
+            cases = self.below(place, lambda name: base_relation(name) == "case")
             if cases:
                 self._put_prepositions_between(place, cases)
         for place, name in enumerate(self.relation):
-            if base(name) == "acl" and name != "acl:relcl" and self._is_infinitive(place):
+            if base_relation(name) == "acl" and name != "acl:relcl" and self._is_infinitive(place):
                 self.relation[place] = "infmod"
             elif name == "dative" and not self.below(place, lambda name: name == "pobj"):
                 self.relation[place] = "iobj"
@@ -141,7 +141,7 @@ class _Tree:
                 self.relation[place] = "prep"
             else:
                 self.relation[place] = TO_STANFORD.get(
-                    name, TO_STANFORD.get(base(name), base(name))
+                    name, TO_STANFORD.get(base_relation(name), base_relation(name))
                 )
 
     def _move_conjunction_up(self, place: int) -> None:
@@ -156,8 +156,8 @@ class _Tree:
             for case in cases:
                 self.relation[case] = "possessive"
             return
-        copulas = self.below(noun, lambda name: base(name) == "cop")
-        if base(name) in OBLIQUE:
+        copulas = self.below(noun, lambda name: base_relation(name) == "cop")
+        if base_relation(name) in OBLIQUE:
             above = self.head[noun]
         elif copulas:
             above = copulas[0]
@@ -165,14 +165,14 @@ class _Tree:
         else:
             return
         for case in cases:
-            self.hang(case, above, "prep")
+            self.attach(case, above, "prep")
             above = case
-        self.hang(noun, above, "pobj")
+        self.attach(noun, above, "pobj")
 
     def _make_predicate(self, verb: int, noun: int) -> None:
         """A copula in its noun's place: "is" of "the dog is on the grass"."""
-        self.hang(verb, self.head[noun], self.relation[noun])
-        for child in self.below(noun, lambda name: base(name) not in IN_A_NOUN_PHRASE):
+        self.attach(verb, self.head[noun], self.relation[noun])
+        for child in self.below(noun, lambda name: base_relation(name) not in IN_A_NOUN_PHRASE):
             self.head[child] = verb
 
     def _is_infinitive(self, place: int) -> bool:
@@ -196,7 +196,7 @@ class _Tree:
         if top == ROOT or not self._is_preposition(top):
             return
         chain = [top]
-        while self._leads(self.head[top]):
+        while self._has_no_own_noun(self.head[top]):
             top = self.head[top]
             chain.append(top)
         above = self.head[top]
@@ -204,14 +204,14 @@ class _Tree:
             name = self.relation[top]
         else:
             name = "obl" if self.given[above].tag.startswith(VERBAL) else "nmod"
-        self.hang(noun, above, name)
+        self.attach(noun, above, name)
         for preposition in chain:
-            self.hang(preposition, noun, "case")
+            self.attach(preposition, noun, "case")
 
     def _is_preposition(self, place: int) -> bool:
         return self.relation[place] in PREPOSITIONS or self.head[place] == ROOT
 
-    def _leads(self, place: int) -> bool:
+    def _has_no_own_noun(self, place: int) -> bool:
         """Whether a preposition is there that has no noun but by way of another one."""
         return (
             place != ROOT

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from groundling.core.errors import InputError, expecting, naming
+from groundling.core.errors import InputError, convert_errors, prefix_errors
 from groundling.runs.folder import disk_errors, read_json, write_whole
-from groundling.runs.progress import Work
+from groundling.runs.progress import CommandContext
 from groundling.runs.report import BLUE, GREEN, GREY, ORANGE, VERMILION, new_figure
 from groundling.studies.attention.commands import FiguresConfig
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from matplotlib.image import AxesImage
 
 
-def figures(config: FiguresConfig, work: Work) -> dict[str, Any]:
+def figures(config: FiguresConfig, work: CommandContext) -> dict[str, Any]:
     """Write every run's figures, NAME-FIGURE by the run folder's name, to the folder `work.out`; returns the files.
 
     Raises InputError if a folder holds no such result, two are called the same, or a format is unknown.
@@ -42,7 +42,7 @@ def figures(config: FiguresConfig, work: Work) -> dict[str, Any]:
         if not result.is_file():
             raise InputError(f"{result}: no such file; expected the folder of a finished run")
         content = read_json(result)
-        with naming(result):
+        with prefix_errors(result):
             found = figures_of(content)
         made |= {f"{name}-{figure}": drawn for figure, drawn in found.items()}
     paths = write_figures(made, work.out, config.formats)
@@ -54,39 +54,43 @@ def figures(config: FiguresConfig, work: Work) -> dict[str, Any]:
 
 KINDS = {"visual": (BLUE, "o"), "textual": (ORANGE, "s"), "special": (GREEN, "^")}
 """Colour and mark of each modality."""
-SHADES = "cividis"
+COLOUR_MAP = "cividis"
 """Of heat maps: light and dark for every kind of sight."""
 FORMATS = ("svg", "pdf", "png")
 DPI = 300
-TITLE = 24
+TITLE_WIDTH = 24
 """Characters of a column's title in a line."""
-WIDE = 3.4
+PANEL_WIDTH = 3.4
 """Inches of a panel, about a column of a two-column paper."""
-HIGH = 2.5
+PANEL_HEIGHT = 2.5
 COLUMNS = 3
 """Panels side by side."""
-SPREAD = 0.35
+HEAD_SPREAD = 0.35
 """How far dots of one layer stand apart, in layers."""
 
 MOST_HEADS = 1000
 """Of a layer, far more than any model has: each gets a place."""
 
-Told = Mapping[str, Any]
+ResultJson = Mapping[str, Any]
 
 
-def figures_of(result: Told) -> dict[str, Figure]:
+def figures_of(result: ResultJson) -> dict[str, Figure]:
     """What there is to draw of a run's `result.json`, by the name of the file.
 
     Raises InputError if it is none of `groundling heads`, `syntax` or `modality`.
     """
-    with expecting("no result of `groundling heads`, `syntax` or `modality`"):
+    with convert_errors("no result of `groundling heads`, `syntax` or `modality`"):
         if not all(result.get(name, True) for name in ("relations", "models")):
             raise ValueError("it is empty")
         if "relations" in result:
-            return {"relations": accuracies({_relation(one): one for one in result["relations"]})}
+            return {
+                "relations": draw_head_accuracies(
+                    {_relation(one): one for one in result["relations"]}
+                )
+            }
         if "models" in result:
             return _of_modality(result)
-        return {"heads": accuracies({"": result})}
+        return {"heads": draw_head_accuracies({"": result})}
 
 
 def write_figures(
@@ -118,7 +122,9 @@ def write_figures(
     return paths
 
 
-def _panels(count: int, wide: float = WIDE, high: float = HIGH) -> tuple[Figure, list[Axes]]:
+def _panels(
+    count: int, wide: float = PANEL_WIDTH, high: float = PANEL_HEIGHT
+) -> tuple[Figure, list[Axes]]:
     """A figure of panels with shared scales."""
     across = min(count, COLUMNS)
     down = -(-count // across)
@@ -137,12 +143,12 @@ def _panels(count: int, wide: float = WIDE, high: float = HIGH) -> tuple[Figure,
 # -- heads as classifiers ----------------------------------------------------------------------------------------------
 
 
-def _relation(told: Told) -> str:
+def _relation(told: ResultJson) -> str:
     """A relation as a panel's title: which of its two ends owns the boxes stands behind it."""
     return f"{told['relation']} (phrase is {told['phrase_is']})"
 
 
-def accuracies(panels: Mapping[str, Told]) -> Figure:
+def draw_head_accuracies(panels: Mapping[str, ResultJson]) -> Figure:
     """Accuracy of every head over its layer, a panel for each title; VisualBERT, Figures 3 and 4.
 
     Active heads are large and dark, others small and light; the grey line is the rule: the region of the highest
@@ -192,16 +198,16 @@ def _legend(figure: Figure, axes: Axes) -> None:
     figure.legend(handles, labels, frameon=False, fontsize=7, columnspacing=1, **place)
 
 
-def _measure(told: Told) -> str:
+def _measure(told: ResultJson) -> str:
     """By which rule heads are right, of a leaderboard: `accuracy`, as of all older ones, or `pointing`."""
     return str(told.get("measure", "accuracy"))
 
 
-def _dots(axes: Axes, heads: Sequence[Told], measure: str) -> None:
+def _dots(axes: Axes, heads: Sequence[ResultJson], measure: str) -> None:
     layers = sorted({(one["attention"], one["layer"]) for one in heads})
     most = max(one["head"] for one in heads)
     # Heads of a layer stand beside each other in their order, so that equal ones are told apart.
-    across = np.linspace(-SPREAD, SPREAD, most + 1) if most else np.zeros(1)
+    across = np.linspace(-HEAD_SPREAD, HEAD_SPREAD, most + 1) if most else np.zeros(1)
     looks: dict[bool, dict[str, Any]] = {
         True: {"s": 22, "color": BLUE, "label": "active head", "zorder": 3},
         False: {"s": 7, "color": "#9FC6DC", "label": "other head", "zorder": 2},
@@ -220,16 +226,21 @@ def _dots(axes: Axes, heads: Sequence[Told], measure: str) -> None:
 # -- modality importance -----------------------------------------------------------------------------------------------
 
 
-def _of_modality(result: Told) -> dict[str, Figure]:
+def _of_modality(result: ResultJson) -> dict[str, Figure]:
     models = result["models"]
-    figures = {"modality_by_layer": by_layer(models), "modality_by_head": by_head(models)}
+    figures = {
+        "modality_by_layer": draw_importance_by_layer(models),
+        "modality_by_head": draw_importance_by_head(models),
+    }
     chosen = result.get("selected_words")
     if chosen:
-        figures["selected_words"] = of_words(chosen, [model["model"] for model in models])
+        figures["selected_words"] = draw_selected_words(
+            chosen, [model["model"] for model in models]
+        )
     return figures
 
 
-def by_layer(models: Sequence[Told]) -> Figure:
+def draw_importance_by_layer(models: Sequence[ResultJson]) -> Figure:
     """Share of attention on each modality, layer by layer, a panel for each model; CLIP-TD, Figure 3.
 
     Bands are 95 % intervals, thin lines what even attention over all places would give.
@@ -255,7 +266,7 @@ def by_layer(models: Sequence[Told]) -> Figure:
     return figure
 
 
-def by_head(models: Sequence[Told]) -> Figure:
+def draw_importance_by_head(models: Sequence[ResultJson]) -> Figure:
     """Share of attention on text and on image in every head, a row of panels for each model; CLIP-TD, Figure 4.
 
     All panels share one scale, from 0 to the largest share, which stands beside it; titles have what even attention
@@ -271,11 +282,11 @@ def by_head(models: Sequence[Told]) -> Figure:
         for model in models
         for kind in kinds
     ]
-    figure = new_figure(WIDE * len(kinds), HIGH * len(models))
+    figure = new_figure(PANEL_WIDTH * len(kinds), PANEL_HEIGHT * len(models))
     axes = figure.subplots(len(models), len(kinds), squeeze=False)
     most = max(float(values.max()) for _, _, values in maps)
     for one, (title, layers, values) in zip(axes.flat, maps, strict=True):
-        image = one.imshow(values, vmin=0, vmax=most, cmap=SHADES, aspect="auto")
+        image = one.imshow(values, vmin=0, vmax=most, cmap=COLOUR_MAP, aspect="auto")
         one.set_title(title, fontsize=8)
         one.set_yticks(range(len(layers)), layers, fontsize=7)
         one.set_xticks(range(values.shape[1]), range(values.shape[1]), fontsize=7)
@@ -285,7 +296,7 @@ def by_head(models: Sequence[Told]) -> Figure:
     return figure
 
 
-def of_words(chosen: Told, names: Sequence[str]) -> Figure:
+def draw_selected_words(chosen: ResultJson, names: Sequence[str]) -> Figure:
     """The scores by which a teacher selects words, and each model's attention to these words; CLIP-TD, Figure 2.
 
     One text, word by word; `chosen` is `selected_words` of `groundling modality`, `names` are the models'. Words that
@@ -301,7 +312,7 @@ def of_words(chosen: Told, names: Sequence[str]) -> Figure:
     bars = [("teacher's score", [np.nan if score is None else score for score in scores])]
     for number, name in enumerate(names):
         bars.append((f"{name}: attention, %", [100 * word["attention"][number] for word in words]))
-    figure = new_figure(max(WIDE * 1.5, 0.24 * len(words) + 1.2), 1.25 * len(bars) + 0.6)
+    figure = new_figure(max(PANEL_WIDTH * 1.5, 0.24 * len(words) + 1.2), 1.25 * len(bars) + 0.6)
     axes = figure.subplots(len(bars), 1, sharex=True)
     most = max(max(heights) for _, heights in bars[1:])
     for row, (one, (title, heights)) in enumerate(zip(axes, bars, strict=True)):
@@ -333,7 +344,7 @@ def of_words(chosen: Told, names: Sequence[str]) -> Figure:
 # -- one text and image ------------------------------------------------------------------------------------------------
 
 
-def heat_maps(
+def draw_heat_maps(
     maps: Mapping[str, np.ndarray],
     words: Sequence[str],
     columns: Sequence[str],
@@ -346,14 +357,14 @@ def heat_maps(
     beside it, or to the share in per cent that `even` attention gives a column, if that is more; what is NaN stays
     blank.
     """
-    wide = max(WIDE * 0.8, 0.22 * len(columns) + 0.9)
-    told = [fill(column, TITLE) for column in columns]
+    wide = max(PANEL_WIDTH * 0.8, 0.22 * len(columns) + 0.9)
+    told = [fill(column, TITLE_WIDTH) for column in columns]
     longest = max(len(line) for column in told for line in column.splitlines())
     figure, axes = _panels(len(maps), wide, 0.18 * len(words) + 0.07 * longest + 0.8)
     most = 100 * max(float(np.nanmax(one)) for one in maps.values())
     top = max(most, even or 0.0)
     for one, (title, shares) in zip(axes, maps.items(), strict=True):
-        image = one.imshow(100 * shares, vmin=0, vmax=top, cmap=SHADES, aspect="auto")
+        image = one.imshow(100 * shares, vmin=0, vmax=top, cmap=COLOUR_MAP, aspect="auto")
         one.set_title(f"layer-head {title}", fontsize=9)
         one.set_yticks(range(len(words)), words, fontsize=7, parse_math=False)
         one.set_xticks(

@@ -17,20 +17,20 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from scipy.special import entr
 
-from groundling.core.batch import Example, RegionRow, Sample, TextRow, needed
-from groundling.core.errors import InputError, naming
+from groundling.core.batch import Example, RegionRow, Sample, TextRow, require
+from groundling.core.errors import InputError, prefix_errors
 from groundling.core.rng import generator
 from groundling.data.regions.samples import Mark
-from groundling.data.text.words import spans
-from groundling.models.attention import AttentionMap, Places, PositionKind
-from groundling.stats.resampling import drawn_counts, interval, sums_of
-from groundling.studies.attention.passes import AttentionBatch, Sums
+from groundling.data.text.words import word_spans
+from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
+from groundling.stats.resampling import draw_resample_counts, interval, sum_resamples
+from groundling.studies.attention.forward_passes import AttentionBatch, ExactSums
 
-Reading = Literal["last", "mean"]
+PhrasePooling = Literal["last", "mean"]
 """Where in a phrase heads are asked: at its last piece, or the mean over all of its pieces."""
 
 
-Measure = Literal["accuracy", "pointing"]
+GroundingMetric = Literal["accuracy", "pointing"]
 """By which rule a head is right: its region matches a gold box by IoU; or the centre of its patch lies in one."""
 
 
@@ -44,10 +44,10 @@ POINTING = (
 class PhraseStatus(IntEnum):
     """What became of a phrase."""
 
-    ASKED = 0
-    CUT = 1
+    SCORED = 0
+    TRUNCATED = 1
     """Cut off, or perhaps in part, with the end of a text that was too long."""
-    NO_PIECES = 2
+    NO_TOKENS = 2
     """The tokenizer makes nothing of it."""
     SPLITS_WORD = 3
     """It begins or ends within a word."""
@@ -74,12 +74,12 @@ class PhraseSpan:
     """The character after its last one."""
 
 
-def words_of(text: str, start: int, stop: int) -> tuple[range, bool]:
+def words_in_span(text: str, start: int, stop: int) -> tuple[range, bool]:
     """Numbers of the raw words that the characters from `start` to before `stop` touch, and whether none is split.
 
     Raises InputError if that is no part of the text, or holds no word.
     """
-    words = spans(text)
+    words = word_spans(text)
     touched = np.flatnonzero((words[:, 0] < stop) & (words[:, 1] > start))
     if not 0 <= start < stop <= len(text) or not len(touched):
         raise InputError(
@@ -90,26 +90,28 @@ def words_of(text: str, start: int, stop: int) -> tuple[range, bool]:
     return range(first, last + 1), whole
 
 
-def pieces_of(row: TextRow, words: range, dropped: int = 0) -> tuple[np.ndarray, PhraseStatus]:
+def tokens_of_words(
+    row: TextRow, words: range, dropped: int = 0
+) -> tuple[np.ndarray, PhraseStatus]:
     """The pieces of a text that belong to some of its raw words, and whether all of these are there.
 
     `dropped`: pieces that were cut off the text's end.
     """
-    pieces = np.flatnonzero((row.word >= words.start) & (row.word < words.stop))
-    if dropped and words.stop > row.word.max(initial=-1):
-        return pieces, PhraseStatus.CUT
-    if not len(pieces) or row.word[pieces[-1]] != words[-1]:
-        return pieces, PhraseStatus.NO_PIECES
-    return pieces, PhraseStatus.ASKED
+    pieces = np.flatnonzero((row.word_ids >= words.start) & (row.word_ids < words.stop))
+    if dropped and words.stop > row.word_ids.max(initial=-1):
+        return pieces, PhraseStatus.TRUNCATED
+    if not len(pieces) or row.word_ids[pieces[-1]] != words[-1]:
+        return pieces, PhraseStatus.NO_TOKENS
+    return pieces, PhraseStatus.SCORED
 
 
-def pointing(example: Example, row: RegionRow) -> np.ndarray:
+def pointing_game(example: Example, row: RegionRow) -> np.ndarray:
     """Which patches (R,) are right for an example, 1 or 0: those whose centre lies in one of its gold boxes.
 
     Patches are too small to match a box by IoU.
     """
-    gold = needed(example.gold, "gold", "a phrase with boxes")
-    boxes = row.boxes * np.array(gold.size * 2, np.float32)
+    gold = require(example.gold_boxes, "gold_boxes", "a phrase with boxes")
+    boxes = row.boxes * np.array(gold.image_size * 2, np.float32)
     centre = (boxes[:, None, :2] + boxes[:, None, 2:]) / 2
     inside = (centre >= gold.boxes[:, :2]) & (centre <= gold.boxes[:, 2:])
     return np.asarray(inside.all(2).any(1), np.int64)
@@ -122,7 +124,7 @@ class _BatchPhrase(NamedTuple):
     row: int
     state: PhraseStatus
     right: np.ndarray
-    answers: bool
+    has_regions: bool
     pieces: np.ndarray
 
 
@@ -137,7 +139,7 @@ class _PhraseBatch(NamedTuple):
     """(Q,)."""
     right: np.ndarray
     """(Q, R) bool: regions that are the phrase's own."""
-    answers: np.ndarray
+    has_regions: np.ndarray
     """(Q,) bool: there is a region to answer with."""
     piece: np.ndarray
     """(P,) pieces of the texts, phrase after phrase; a phrase that is not asked has the first one, which counts not."""
@@ -145,34 +147,34 @@ class _PhraseBatch(NamedTuple):
     """(Q,) where each phrase's pieces begin."""
 
 
-class Facts(NamedTuple):
+class PhraseBaselines(NamedTuple):
     """What does not depend on heads, of Q phrases."""
 
-    state: np.ndarray
+    status: np.ndarray
     """(Q,) `PhraseStatus`."""
-    possible: np.ndarray
+    has_matching_region: np.ndarray
     """(Q,) bool: a region is right."""
-    confident: np.ndarray
+    confident_is_right: np.ndarray
     """(Q,) bool: the region of the highest confidence is."""
     chance: np.ndarray
     """(Q,) share of the regions that are."""
-    ranked: np.ndarray
+    has_confidence: np.ndarray
     """(Q,) bool: regions of its image differ in their confidence."""
-    regions: np.ndarray
+    region_count: np.ndarray
     """(Q,) how many there are to answer with."""
 
 
-class Hits(NamedTuple):
+class GroundingResult(NamedTuple):
     """What a pass found, of Q phrases in their order and M heads of all layers."""
 
-    facts: Facts
-    hits: np.ndarray
+    baselines: PhraseBaselines
+    is_right: np.ndarray
     """(Q, M) bool: the head is right."""
     means: np.ndarray
     """(2, M, MEASURES): of either half of the texts, over the phrases that were asked; NaN for a half without any."""
     heads: list[tuple[str, int, int]]
     """Name of the map, layer and head of each of the M; layers and heads count from 0."""
-    measure: Measure = "accuracy"
+    measure: GroundingMetric = "accuracy"
     """By which rule they are right."""
 
 
@@ -184,7 +186,7 @@ class HeadGrounding:
         phrases: Sequence[Sequence[PhraseSpan]],
         mark: Mark,
         half: Sequence[int],
-        reading: Reading = "last",
+        reading: PhrasePooling = "last",
     ) -> None:
         """`phrases` and `half` (0 or 1) of each sample of the pass; `mark`: which regions are right for a phrase."""
         self.phrases = phrases
@@ -196,19 +198,19 @@ class HeadGrounding:
         # Room for all at once: many small arrays, one by one, would keep memory from being given back between batches.
         self.first = np.cumsum([0, *(len(own) for own in phrases)])
         self.bits: list[np.ndarray] = []
-        self.facts = np.zeros((self.first[-1], len(Facts._fields)))
-        self.sums: list[Sums] = []
-        self.asked = Sums(2)
+        self.facts = np.zeros((self.first[-1], len(PhraseBaselines._fields)))
+        self.sums: list[ExactSums] = []
+        self.asked = ExactSums(2)
         self._now: tuple[AttentionBatch, _PhraseBatch] | None = None
 
-    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Score a layer's heads on a batch; a map that is not of text over regions is passed by.
 
         Raises InputError if a head gives regions no attention at all, or phrases do not fit their texts.
         """
-        holds = _numpy(one.columns.holds)
+        holds = _numpy(one.columns.kinds)
         is_seen = (holds == PositionKind.REGION) | (holds == PositionKind.WHOLE_IMAGE)
-        if not is_seen.any() or not (_numpy(one.rows.holds) == PositionKind.PIECE).any():
+        if not is_seen.any() or not (_numpy(one.rows.kinds) == PositionKind.PIECE).any():
             return
         if self._now is None or self._now[0] is not seen:
             self._now = (seen, self._ask(seen))
@@ -220,11 +222,11 @@ class HeadGrounding:
         self._check(share, asked, seen, one)
         # The first of the largest; -1 keeps text out.
         picked = np.where(is_region, rows, -1).argmax(-1)
-        region = np.take_along_axis(_numpy(one.columns.number)[asked.row], picked, 1)
+        region = np.take_along_axis(_numpy(one.columns.indices)[asked.row], picked, 1)
         # An image without an answer picks a piece, whose number may be none of a region's.
         region = np.minimum(region, asked.right.shape[1] - 1)
-        is_asked = asked.state == PhraseStatus.ASKED
-        right = np.take_along_axis(asked.right, region, 1) & (is_asked & asked.answers)[:, None]
+        is_asked = asked.state == PhraseStatus.SCORED
+        right = np.take_along_axis(asked.right, region, 1) & (is_asked & asked.has_regions)[:, None]
         is_special = (holds == PositionKind.SPECIAL)[asked.row][:, None]
         special = np.where(is_special, rows, 0).sum(-1)
         measured = np.stack([share, special, entr(rows.astype(float)).sum(-1)], -1)
@@ -246,7 +248,7 @@ class HeadGrounding:
             self.heads = heads
             self.layers.append(layer)
             self.bits.append(np.zeros((self.first[-1], -(-heads // 8)), np.uint8))
-            self.sums.append(Sums(2, heads, len(MEASURES)))
+            self.sums.append(ExactSums(2, heads, len(MEASURES)))
         return self.layers.index(layer)
 
     def _rows(self, one: AttentionMap, asked: _PhraseBatch) -> np.ndarray:
@@ -261,7 +263,7 @@ class HeadGrounding:
     def _check(
         self, share: np.ndarray, asked: _PhraseBatch, seen: AttentionBatch, one: AttentionMap
     ) -> None:
-        wrong = ~(share > 0).all(-1) & asked.answers & (asked.state == PhraseStatus.ASKED)
+        wrong = ~(share > 0).all(-1) & asked.has_regions & (asked.state == PhraseStatus.SCORED)
         if wrong.any():
             query = int(wrong.argmax())
             sample = seen.samples[int(asked.row[query])]
@@ -274,11 +276,11 @@ class HeadGrounding:
         """The phrases of a batch, of which what does not depend on heads is kept."""
         asked = []
         for row, (sample, place) in enumerate(zip(seen.samples, seen.places, strict=True)):
-            regions = needed(sample.regions, "regions", "heads")
+            regions = require(sample.regions, "regions", "heads")
             own = [self._one(phrase, sample, regions, place, row) for phrase in self.phrases[place]]
             facts = [[one.state, *_facts(one.right, regions)] for one in own]
             self.facts[self.first[place] : self.first[place + 1]] = facts
-            count = sum(one.state == PhraseStatus.ASKED for one in own)
+            count = sum(one.state == PhraseStatus.SCORED for one in own)
             self.asked.add(self.half[place], np.array(count))
             asked += own
         most = max(len(one.right) for one in asked)
@@ -288,7 +290,7 @@ class HeadGrounding:
             row=np.array([one.row for one in asked]),
             state=np.array([one.state for one in asked]),
             right=np.stack([np.pad(one.right, (0, most - len(one.right))) for one in asked]),
-            answers=np.array([one.answers for one in asked]),
+            has_regions=np.array([one.has_regions for one in asked]),
             piece=np.concatenate([one.pieces for one in asked]),
             first=np.cumsum([0, *pieces[:-1]]),
         )
@@ -297,22 +299,22 @@ class HeadGrounding:
         self, phrase: PhraseSpan, sample: Sample, regions: RegionRow, place: int, row: int
     ) -> _BatchPhrase:
         pieces, state = self._pieces(phrase, sample)
-        right = self.mark(phrase.example, regions).astype(bool) & ~regions.whole
-        return _BatchPhrase(place, row, state, right, bool((~regions.whole).any()), pieces)
+        right = self.mark(phrase.example, regions).astype(bool) & ~regions.is_whole_image
+        return _BatchPhrase(place, row, state, right, bool((~regions.is_whole_image).any()), pieces)
 
     def _pieces(self, phrase: PhraseSpan, sample: Sample) -> tuple[np.ndarray, PhraseStatus]:
         """The pieces at which heads are asked; the text's first one where they cannot be."""
-        with naming(phrase.example.id):
-            words, whole = words_of(phrase.example.text, phrase.start, phrase.stop)
+        with prefix_errors(phrase.example.id):
+            words, whole = words_in_span(phrase.example.text, phrase.start, phrase.stop)
         if not whole:
             return FIRST, PhraseStatus.SPLITS_WORD
-        text = needed(sample.text, "text", "heads")
-        pieces, state = pieces_of(text, words, sample.dropped)
-        if state != PhraseStatus.ASKED:
+        text = require(sample.text, "text", "heads")
+        pieces, state = tokens_of_words(text, words, sample.truncated_tokens)
+        if state != PhraseStatus.SCORED:
             return FIRST, state
         return pieces[-1:] if self.reading == "last" else pieces, state
 
-    def kept(self) -> dict[str, Any]:
+    def local_result(self) -> dict[str, Any]:
         """Bits, facts, sums and the names of layers."""
         self._now = None
         return {
@@ -320,8 +322,8 @@ class HeadGrounding:
             "heads": self.heads,
             "facts": self.facts,
             "bits": self.bits,
-            "sums": [one.kept() for one in self.sums],
-            "asked": self.asked.kept(),
+            "sums": [one.local_result() for one in self.sums],
+            "asked": self.asked.local_result(),
         }
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
@@ -336,11 +338,11 @@ class HeadGrounding:
             np.bitwise_or.reduce([part["bits"][number] for part in told])
             for number in range(len(self.layers))
         ]
-        self.sums = [Sums(2, self.heads, len(MEASURES)) for _ in self.layers]
+        self.sums = [ExactSums(2, self.heads, len(MEASURES)) for _ in self.layers]
         for number, sums in enumerate(self.sums):
             sums.merge([part["sums"][number] for part in told])
 
-    def result(self) -> Hits:
+    def result(self) -> GroundingResult:
         """What was found; raises InputError if the model told no map of text over regions."""
         if not self.layers:
             raise InputError("this model's attention has no text that looks at regions")
@@ -351,8 +353,8 @@ class HeadGrounding:
                 2, 1, 1, 1
             )
         state, possible, confident, chance, ranked, regions = self.facts.T
-        return Hits(
-            Facts(
+        return GroundingResult(
+            PhraseBaselines(
                 state.astype(int),
                 possible > 0,
                 confident > 0,
@@ -363,13 +365,13 @@ class HeadGrounding:
             hits.transpose(1, 0, 2).reshape(len(self.facts), -1),
             means.reshape(2, -1, len(MEASURES)),
             [(name, layer, head) for name, layer in self.layers for head in range(self.heads)],
-            "pointing" if self.mark is pointing else "accuracy",
+            "pointing" if self.mark is pointing_game else "accuracy",
         )
 
 
 def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
-    """Of a phrase: see `Facts`; `right` (R,)."""
-    candidates = np.flatnonzero(~regions.whole)
+    """Of a phrase: see `PhraseBaselines`; `right` (R,)."""
+    candidates = np.flatnonzero(~regions.is_whole_image)
     if not len(candidates):
         return 0, 0, 0, 0, 0
     confidence = regions.confidence[candidates]
@@ -379,11 +381,11 @@ def _facts(right: np.ndarray, regions: RegionRow) -> tuple[float, ...]:
     return float(own.any()), float(own[best]), float(own.mean()), float(ranked), len(candidates)
 
 
-def _row_of(rows: Places, owner: np.ndarray, piece: np.ndarray) -> np.ndarray:
+def _row_of(rows: SequencePositions, owner: np.ndarray, piece: np.ndarray) -> np.ndarray:
     """Which row of a map (P,) a text's piece (P,) is, in the batch's row `owner` (P,)."""
-    holds = _numpy(rows.holds)[owner]
+    holds = _numpy(rows.kinds)[owner]
     is_text = (holds == PositionKind.PIECE) | (holds == PositionKind.SPECIAL)
-    found: np.ndarray = (is_text & (_numpy(rows.number)[owner] == piece[:, None])).argmax(-1)
+    found: np.ndarray = (is_text & (_numpy(rows.indices)[owner] == piece[:, None])).argmax(-1)
     return found
 
 
@@ -398,10 +400,10 @@ def _numpy(tensor: Any) -> np.ndarray:
 # images reach.
 # Sizes: Q phrases, M heads of all layers, I images.
 
-SEE_NOTHING = "no head sends more than {:.0%} of its attention from phrases to regions"
+NO_ACTIVE_HEAD = "no head sends more than {:.0%} of its attention from phrases to regions"
 
 
-def halves(images: Sequence[str], seed: int) -> dict[str, int]:
+def assign_halves(images: Sequence[str], seed: int) -> dict[str, int]:
     """0 or 1 for every image: half of the different ones each, the same for the same seed and images."""
     different = sorted(set(images))
     order = generator(seed, "halves").permutation(len(different))
@@ -409,46 +411,46 @@ def halves(images: Sequence[str], seed: int) -> dict[str, int]:
 
 
 @dataclass(frozen=True)
-class Board:
+class HeadLeaderboard:
     """What a pass found of Q phrases, and what they are."""
 
-    found: Hits
+    result: GroundingResult
     image: np.ndarray
     """(Q,) int: the image each is about, from 0."""
     half: np.ndarray
     """(Q,): the half of the images it is in."""
     kinds: Sequence[tuple[str, ...]]
     """(Q) kinds of what it names, such as people; none where nobody says."""
-    least: float
+    min_region_share: float
     """Heads that send no more than this share of their attention from phrases to regions are not chosen."""
     seed: int
-    null: Hits | None = None
+    shuffled_result: GroundingResult | None = None
     """What the same pass found beside the looks of other images."""
 
     @cached_property
-    def used(self) -> np.ndarray:
+    def scored_phrases(self) -> np.ndarray:
         """(Q,) bool: heads could be asked for it."""
-        return np.asarray(self.found.facts.state == PhraseStatus.ASKED)
+        return np.asarray(self.result.baselines.status == PhraseStatus.SCORED)
 
     @cached_property
     def active(self) -> np.ndarray:
         """(2, M) bool: heads that look at regions, in each half."""
-        return np.asarray(self.found.means[..., 0] > self.least)
+        return np.asarray(self.result.means[..., 0] > self.min_region_share)
 
     @cached_property
     def means(self) -> np.ndarray:
         """(M, MEASURES) over both halves."""
-        weight = np.array([(self.used & (self.half == half)).sum() for half in (0, 1)])
-        sums = np.nan_to_num(self.found.means) * weight[:, None, None]
+        weight = np.array([(self.scored_phrases & (self.half == half)).sum() for half in (0, 1)])
+        sums = np.nan_to_num(self.result.means) * weight[:, None, None]
         return np.asarray(sums.sum(0) / weight.sum())
 
     @cached_property
     def draws(self) -> np.ndarray:
         """(DRAWS, I): how often each image is drawn."""
         rng = generator(self.seed, "heads", "bootstrap")
-        return drawn_counts(int(self.image.max()) + 1, rng)
+        return draw_resample_counts(int(self.image.max()) + 1, rng)
 
-    def chosen(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
+    def best_heads(self, hits: np.ndarray, rows: np.ndarray, among: np.ndarray) -> list[int | None]:
         """The best active head of each half, by `hits` (Q, M) of phrases `rows` (Q,) and of heads `among` (M,).
 
         None where a half has no phrase or no active head; of equals the first.
@@ -480,7 +482,7 @@ class Board:
         values = [np.where(rows, column, 0.0) for column in columns.values()]
         values.append(rows.astype(float))
         sums = np.stack([np.bincount(self.image, weights=one) for one in values], 1)
-        drawn = sums_of(self.draws, sums)
+        drawn = sum_resamples(self.draws, sums)
         drawn = drawn[drawn[:, -1] > 0]  # a resample may lack a rare kind
         shares = 100 * drawn[:, :-1] / drawn[:, -1:]
         total = 100 * sums[:, :-1].sum(0) / sums[:, -1].sum()
@@ -495,27 +497,30 @@ class Board:
 
     def report(self) -> dict[str, Any]:
         """All numbers: the whole, layer by layer, kind by kind, head by head; raises InputError without a phrase."""
-        if not self.used.any():
+        if not self.scored_phrases.any():
             raise InputError("no phrase is left that heads could be asked for")
-        every = np.ones(len(self.found.heads), bool)
-        shown, chosen = self._of(self.used, every)
+        every = np.ones(len(self.result.heads), bool)
+        shown, chosen = self._of(self.scored_phrases, every)
         kinds = sorted({kind for own in self.kinds for kind in own})
         notes = []
-        if not self.ranked:
+        if not self.has_confidence:
             notes.append(
                 "these regions have no detector's confidence, so there is no confidence baseline; chance is that of a "
                 "region drawn at random"
             )
-        if self.found.measure == "pointing":
+        if self.result.measure == "pointing":
             notes.append(POINTING)
         if not self.active.any():
-            notes.append(SEE_NOTHING.format(self.least) + "; --active 0 takes all heads")
+            notes.append(
+                NO_ACTIVE_HEAD.format(self.min_region_share)
+                + "; --min-region-attention 0 takes all heads"
+            )
         return {
-            "measure": self.found.measure,
-            "active_heads": int((self.means[:, 0] > self.least).sum()),
+            "measure": self.result.measure,
+            "active_heads": int((self.means[:, 0] > self.min_region_share).sum()),
             **shown,
             "chosen": [None if head is None else self.name(head) for head in chosen],
-            "best": self._best(self.used, every),
+            "best": self._best(self.scored_phrases, every),
             "layers": [self._layer(layer) for layer in self.layers],
             "kinds": {kind: self._kind(kind, every) for kind in kinds},
             "heads": self._heads(kinds),
@@ -523,36 +528,42 @@ class Board:
         }
 
     @cached_property
-    def ranked(self) -> bool:
+    def has_confidence(self) -> bool:
         """Whether regions have confidences that tell one from another."""
-        return bool(self.found.facts.ranked.any())
+        return bool(self.result.baselines.has_confidence.any())
 
     @cached_property
     def layers(self) -> list[tuple[str, int]]:
         """Name and number of every layer."""
-        return list(dict.fromkeys((name, layer) for name, layer, _ in self.found.heads))
+        return list(dict.fromkeys((name, layer) for name, layer, _ in self.result.heads))
 
     def name(self, head: int) -> str:
         """LAYER-HEAD, counted from 0, with the map's name before it where there are several."""
-        name, layer, number = self.found.heads[head]
-        several = len({name for name, _, _ in self.found.heads}) > 1
+        name, layer, number = self.result.heads[head]
+        several = len({name for name, _, _ in self.result.heads}) > 1
         return f"{name} {layer}-{number}" if several else f"{layer}-{number}"
 
     def _of(self, rows: np.ndarray, among: np.ndarray) -> tuple[dict[str, Any], list[int | None]]:
         """What is reached on phrases `rows` by heads `among`, and by no head at all; and the heads that were chosen."""
-        facts = self.found.facts
-        columns: dict[str, np.ndarray] = {"upper_bound": facts.possible, "chance": facts.chance}
-        if self.ranked:
-            columns["confidence"] = facts.confident
-        chosen = self.chosen(self.found.hits, rows, among)
-        best = self.held_out(self.found.hits, chosen)
+        facts = self.result.baselines
+        columns: dict[str, np.ndarray] = {
+            "upper_bound": facts.has_matching_region,
+            "chance": facts.chance,
+        }
+        if self.has_confidence:
+            columns["confidence"] = facts.confident_is_right
+        chosen = self.best_heads(self.result.is_right, rows, among)
+        best = self.held_out(self.result.is_right, chosen)
         if best is not None:
             rule = columns.get("confidence", facts.chance)
             columns["held_out"] = best
             columns["held_out_less_rule"] = best.astype(float) - rule
-        if self.null is not None:
-            own = self.held_out(self.null.hits, chosen)
-            other = self.held_out(self.null.hits, self.chosen(self.null.hits, rows, among))
+        if self.shuffled_result is not None:
+            own = self.held_out(self.shuffled_result.is_right, chosen)
+            other = self.held_out(
+                self.shuffled_result.is_right,
+                self.best_heads(self.shuffled_result.is_right, rows, among),
+            )
             if best is not None and own is not None and other is not None:
                 columns["other_images"] = own
                 columns["other_images_best"] = other
@@ -563,31 +574,31 @@ class Board:
 
     def _best(self, rows: np.ndarray, among: np.ndarray) -> dict[str, Any] | None:
         """The best active head on all phrases, which is chosen and scored on the same."""
-        heads = np.flatnonzero(among & (self.means[:, 0] > self.least))
+        heads = np.flatnonzero(among & (self.means[:, 0] > self.min_region_share))
         if not len(heads) or not rows.any():
             return None
-        head = int(heads[self.found.hits[rows][:, heads].sum(0).argmax()])
-        told = self.intervals({"best": self.found.hits[:, head]}, rows)["best"]
+        head = int(heads[self.result.is_right[rows][:, heads].sum(0).argmax()])
+        told = self.intervals({"best": self.result.is_right[:, head]}, rows)["best"]
         return {"head": self.name(head), **told, "region_share": _round(100 * self.means[head, 0])}
 
     def _layer(self, layer: tuple[str, int]) -> dict[str, Any]:
-        among = np.array([(name, number) == layer for name, number, _ in self.found.heads])
-        told, chosen = self._of(self.used, among)
-        accuracy = self.found.hits[self.used][:, among].mean(0)
+        among = np.array([(name, number) == layer for name, number, _ in self.result.heads])
+        told, chosen = self._of(self.scored_phrases, among)
+        accuracy = self.result.is_right[self.scored_phrases][:, among].mean(0)
         shares = self.means[among].mean(0)
         return {
             "attention": layer[0],
             "layer": layer[1],
-            "active_heads": int((self.means[among, 0] > self.least).sum()),
+            "active_heads": int((self.means[among, 0] > self.min_region_share).sum()),
             "mean": _round(100 * accuracy.mean()),
-            "best": self._best(self.used, among),
+            "best": self._best(self.scored_phrases, among),
             "chosen": [None if head is None else self.name(head) for head in chosen],
             **{name: told[name] for name in OF_LAYERS},
             **_measured(shares),
         }
 
     def _kind(self, kind: str, every: np.ndarray) -> dict[str, Any]:
-        rows = self.used & np.array([kind in own for own in self.kinds])
+        rows = self.scored_phrases & np.array([kind in own for own in self.kinds])
         if not rows.any():
             return {"phrases": 0}
         told, chosen = self._of(rows, every)
@@ -598,17 +609,24 @@ class Board:
         }
 
     def _heads(self, kinds: Sequence[str]) -> list[dict[str, Any]]:
-        rows = {kind: self.used & np.array([kind in own for own in self.kinds]) for kind in kinds}
-        shares = {
-            kind: 100 * self.found.hits[own].mean(0) for kind, own in rows.items() if own.any()
+        rows = {
+            kind: self.scored_phrases & np.array([kind in own for own in self.kinds])
+            for kind in kinds
         }
-        accuracy = 100 * self.found.hits[self.used].mean(0)
-        null = None if self.null is None else 100 * self.null.hits[self.used].mean(0)
+        shares = {
+            kind: 100 * self.result.is_right[own].mean(0) for kind, own in rows.items() if own.any()
+        }
+        accuracy = 100 * self.result.is_right[self.scored_phrases].mean(0)
+        null = (
+            None
+            if self.shuffled_result is None
+            else 100 * self.shuffled_result.is_right[self.scored_phrases].mean(0)
+        )
         table = []
-        for place, (name, layer, head) in enumerate(self.found.heads):
+        for place, (name, layer, head) in enumerate(self.result.heads):
             row: dict[str, Any] = {"attention": name, "layer": layer, "head": head}
-            row |= {self.found.measure: _round(accuracy[place])}
-            row |= {"active": bool(self.means[place, 0] > self.least)}
+            row |= {self.result.measure: _round(accuracy[place])}
+            row |= {"active": bool(self.means[place, 0] > self.min_region_share)}
             row |= _measured(self.means[place])
             row |= {"other_images": None if null is None else _round(null[place])}
             row |= {kind: _round(values[place]) for kind, values in shares.items()}

@@ -14,38 +14,38 @@ from typing import Any
 import numpy as np
 import torch
 
-from groundling.core.batch import Example, needed
+from groundling.core.batch import Example, require
 from groundling.core.errors import InputError
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.models.loading import saved_sha256
 from groundling.runs.folder import write_whole
-from groundling.runs.report import TableRow, counted, table
+from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
-from groundling.studies.attention.commands import Attending, HeadsConfig
+from groundling.studies.attention.commands import AttentionSettings, HeadsConfig
+from groundling.studies.attention.forward_passes import AttentionPass, run_passes
 from groundling.studies.attention.grounding import (
-    Board,
     HeadGrounding,
+    HeadLeaderboard,
+    PhrasePooling,
     PhraseSpan,
     PhraseStatus,
-    Reading,
-    halves,
+    assign_halves,
 )
 from groundling.studies.attention.inspected_models import RegionModel
-from groundling.studies.attention.passes import AttentionPass, read_all
 from groundling.tasks import Task
 from groundling.tasks import flickr_entities as entities
 
 COUNTED = "layers and heads count from 0"
-OUTCOMES = {
-    PhraseStatus.CUT: "cut_off",
-    PhraseStatus.NO_PIECES: "without_pieces",
+STATUS_KEYS = {
+    PhraseStatus.TRUNCATED: "cut_off",
+    PhraseStatus.NO_TOKENS: "without_pieces",
     PhraseStatus.SPLITS_WORD: "split_a_word",
 }
 """Why a phrase was not asked, as the result says it."""
 
 
 @dataclass(frozen=True)
-class Texts:
+class GroundingData:
     """What is read, and what is asked of it."""
 
     examples: Sequence[Example]
@@ -57,9 +57,9 @@ class Texts:
     skipped: dict[str, int]
     """Phrases that have no box, by why; texts without any other one are not read."""
 
-    def halves(self, seed: int) -> dict[str, int]:
+    def image_halves(self, seed: int) -> dict[str, int]:
         """Which half of the images each one is in."""
-        return halves([one.images[0] for one in self.examples], seed)
+        return assign_halves([one.images[0] for one in self.examples], seed)
 
 
 def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
@@ -71,23 +71,32 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a phrase is no
             part of its text, or no phrase is left.
     """
-    task = named("tasks", Task, config.task)
-    texts = texts_of(task, Path(config.data), config.split, config.unrelated)
-    make = partial(plan, config.attending, config.task, texts, config.query, config.other_images)
+    task = resolve("tasks", Task, config.task)
+    texts = read_grounding_data(
+        task, Path(config.data), config.split, config.include_unrelated_captions
+    )
+    make = partial(
+        heads_passes,
+        config.attention,
+        config.task,
+        texts,
+        config.query,
+        config.shuffled_images_control,
+    )
     looks = make(run.state.device)
-    read_all(looks, make, config.processes)
-    found = _found(texts, looks, config.active, config.attending.seed)
+    run_passes(looks, make, config.processes)
+    found = _found(texts, looks, config.min_region_attention, config.attention.seed)
     run.save(lambda folder: _write_tables(folder, found["heads"]))
     run.note(*found["notes"])
     return {
         "task": config.task,
         "split": config.split,
-        "model": config.attending.model,
-        "weights": saved_sha256(config.attending.model),
-        "untrained": config.attending.untrained,
+        "model": config.attention.model,
+        "weights": saved_sha256(config.attention.model),
+        "untrained": config.attention.untrained,
         "counted": COUNTED,
         "query": config.query,
-        "active_above": config.active,
+        "active_above": config.min_region_attention,
         **found,
     }
 
@@ -95,27 +104,29 @@ def heads(config: HeadsConfig, run: Run) -> dict[str, Any]:
 # -- what is asked -----------------------------------------------------------------------------------------------------
 
 
-def texts_of(task: Task, folder: Path, split: str, unrelated: bool) -> Texts:
+def read_grounding_data(task: Task, folder: Path, split: str, unrelated: bool) -> GroundingData:
     """The texts of a split and their phrases; `unrelated`: of Flickr30k Entities also those that it lists as such.
 
     Raises InputError for a task that has no boxes for them.
     """
-    if task.mark is None:
+    if task.label_regions is None:
         raise InputError(
             f"--task {task.name}: its answers are no regions; expected flickr30k, refcoco+ or another task of boxes"
         )
     is_entities = task in (entities.FLICKR30K, entities.MERGED)
     if not unrelated and not is_entities:
-        raise InputError(f"--no-unrelated is for Flickr30k Entities, not for {task.name}")
+        raise InputError(
+            f"--no-include-unrelated-captions is for Flickr30k Entities, not for {task.name}"
+        )
     examples = task.read(folder, split)
     kinds: dict[str, tuple[str, ...]] = {}
     skipped: Counter[str] = Counter()
     if is_entities:
-        for caption in entities.captions(folder, split, unrelated=unrelated):
+        for caption in entities.read_captions(folder, split, unrelated=unrelated):
             for number, phrase in enumerate(caption.phrases):
                 kinds[f"{caption.id}/{number}"] = phrase.types
             skipped.update(_why(phrase) for phrase in caption.skipped)
-        examples = [example for example in examples if example.official in kinds]
+        examples = [example for example in examples if example.official_id in kinds]
     if not examples:
         raise InputError(f"{folder}: {split!r} has no phrase with a box")
     return _by_text(examples, kinds, dict(sorted(skipped.items())))
@@ -131,7 +142,7 @@ def _why(phrase: entities.EntityPhrase) -> str:
 
 def _by_text(
     examples: Sequence[Example], kinds: dict[str, tuple[str, ...]], skipped: dict[str, int]
-) -> Texts:
+) -> GroundingData:
     """Examples of the same text and image as one, which is read once for all of its phrases."""
     place: dict[tuple[str, tuple[str, ...]], int] = {}
     texts: list[Example] = []
@@ -143,45 +154,45 @@ def _by_text(
             texts.append(Example(example.id, example.text, images=example.images))
             phrases.append([])
         # Without a tag the whole text is the phrase, as of RefCOCO's expressions.
-        (start, stop, _), *_ = example.tags or ((0, len(example.text), 0),)
+        (start, stop, _), *_ = example.region_tags or ((0, len(example.text), 0),)
         phrases[place[key]].append(PhraseSpan(example, start, stop))
-    ordered = [kinds.get(one.example.official, ()) for own in phrases for one in own]
-    return Texts(texts, phrases, ordered, skipped)
+    ordered = [kinds.get(one.example.official_id, ()) for own in phrases for one in own]
+    return GroundingData(texts, phrases, ordered, skipped)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(
-    attending: Attending,
+def heads_passes(
+    attending: AttentionSettings,
     task: str,
-    texts: Texts,
-    query: Reading,
+    texts: GroundingData,
+    query: PhrasePooling,
     other_images: bool,
     device: torch.device,
 ) -> list[AttentionPass]:
     """The pass, and the one beside the looks of other images; `task` by its name, as other processes are sent it."""
     attended = RegionModel(attending, device)
-    mark = attended.mark(needed(named("tasks", Task, task).mark, "mark", task))
-    halves_of = texts.halves(attending.seed)
+    mark = attended.mark(require(resolve("tasks", Task, task).label_regions, "mark", task))
+    halves_of = texts.image_halves(attending.seed)
     half = [halves_of[one.images[0]] for one in texts.examples]
     looks = []
     for others in (False, True)[: 1 + other_images]:
         samples = partial(attended.samples, texts.examples, others)
         grounding = HeadGrounding(texts.phrases, mark, half, query)
-        looks.append(AttentionPass(attended.model, samples, [grounding], attending.at_once))
+        looks.append(AttentionPass(attended.model, samples, [grounding], attending.batch))
     return looks
 
 
 def _found(
-    texts: Texts, looks: Sequence[AttentionPass], active: float, seed: int
+    texts: GroundingData, looks: Sequence[AttentionPass], active: float, seed: int
 ) -> dict[str, Any]:
     """What `result.json` says of the phrases and of every head; heads up to `active` are not chosen."""
     found, *others = [_grounding(look).result() for look in looks]
-    half_of = texts.halves(seed)
+    half_of = texts.image_halves(seed)
     number = {image: place for place, image in enumerate(half_of)}
     images = [one.example.images[0] for own in texts.phrases for one in own]
-    board = Board(
+    board = HeadLeaderboard(
         found,
         np.array([number[image] for image in images]),
         np.array([half_of[image] for image in images]),
@@ -190,13 +201,13 @@ def _found(
         seed,
         others[0] if others else None,
     )
-    states = Counter(found.facts.state.tolist())
+    states = Counter(found.baselines.status.tolist())
     counts = {
         "images": len(half_of),
         "texts": len(texts.examples),
-        "asked": states[PhraseStatus.ASKED],
-        **{name: states[state] for state, name in OUTCOMES.items()},
-        "in_images_without_regions": int((found.facts.regions == 0).sum()),
+        "asked": states[PhraseStatus.SCORED],
+        **{name: states[state] for state, name in STATUS_KEYS.items()},
+        "in_images_without_regions": int((found.baselines.region_count == 0).sum()),
         "without_box": texts.skipped,
     }
     report = board.report()
@@ -223,7 +234,9 @@ def _notes(counts: dict[str, Any]) -> list[str]:
         "in_images_without_regions": "counted as not found: in images without a region",
     }
     return [
-        f"{counted(counts[name], 'phrase')} {why}" for name, why in told.items() if counts[name]
+        f"{format_count(counts[name], 'phrase')} {why}"
+        for name, why in told.items()
+        if counts[name]
     ]
 
 
@@ -243,20 +256,20 @@ def _write_tables(folder: Path, rows: Sequence[dict[str, Any]]) -> None:
     write_whole(folder / "heads.md", f"All heads; {COUNTED}.\n\n{page}\n")
 
 
-def told(result: dict[str, Any]) -> str:
+def format_heads(result: dict[str, Any]) -> str:
     """The result for people: what is reached, and the layers."""
     counts = result["counts"]
     skipped = sum(counts["without_box"].values())
     lines = [
         f"{counts['asked']:,} phrases of {counts['images']:,} images; {skipped:,} more have no box; {COUNTED}",
-        table([_row(name, result[key]) for key, name in ROWS.items()]),
+        format_table([_row(name, result[key]) for key, name in ROWS.items()]),
     ]
     chosen = [name or "none" for name in result["chosen"]]
     lines.append(
         f"heads chosen on each half: {chosen[0]}, {chosen[1]}; {result['active_heads']} of {len(result['heads'])} "
         f"heads send more than {result['active_above']:.0%} of their attention from phrases to regions"
     )
-    lines.append(table([_layer(layer) for layer in result["layers"]]))
+    lines.append(format_table([_layer(layer) for layer in result["layers"]]))
     return "\n\n".join(lines)
 
 

@@ -18,13 +18,18 @@ from torch import Tensor
 from groundling.core.batch import Sample
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.models.attention import AttentionMap, Places, PositionKind
-from groundling.stats.resampling import interval, resampled
-from groundling.studies.attention.passes import AttentionBatch, BySample, SampleArrays, Sums
+from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
+from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.studies.attention.forward_passes import (
+    AttentionBatch,
+    ExactSums,
+    RaggedSampleArrays,
+    SampleArrays,
+)
 
-KINDS = ("visual", "textual", "special")
+ATTENTION_TARGETS = ("visual", "textual", "special")
 """What attention goes to."""
-OF_KIND = (
+POSITIONS_OF_MODALITY = (
     (PositionKind.REGION, PositionKind.WHOLE_IMAGE),
     (PositionKind.PIECE,),
     (PositionKind.SPECIAL, PositionKind.ADDED, PositionKind.IMAGE_CLASS),
@@ -33,21 +38,21 @@ OF_KIND = (
 EXACT = 1e-5
 """By how much the sum of a position's attention may differ from 1."""
 
-Query = Literal["cls", "all"]
+AttentionQuery = Literal["cls", "all"]
 """Whose attention is told: the first special piece's, [CLS]; or the mean of every place that is no padding."""
 
 
-def kinds_of(places: Places) -> Tensor:
+def modality_mask(places: SequencePositions) -> Tensor:
     """Which places are of which kind, (N, 3, S) float of 1 and 0; padding is of none."""
     each = []
-    for kinds in OF_KIND:
-        each.append(torch.isin(places.holds, torch.tensor(kinds, device=places.holds.device)))
+    for kinds in POSITIONS_OF_MODALITY:
+        each.append(torch.isin(places.kinds, torch.tensor(kinds, device=places.kinds.device)))
     return torch.stack(each, 1).float()
 
 
-def asking(one: AttentionMap, query: Query) -> Tensor:
+def query_attention(one: AttentionMap, query: AttentionQuery) -> Tensor:
     """Attention (N, heads, columns) of the places that are asked."""
-    holds = one.rows.holds
+    holds = one.rows.kinds
     if query == "cls":
         first = (holds == PositionKind.SPECIAL).int().argmax(1)
         return one.weights[torch.arange(len(holds), device=holds.device), :, first]
@@ -64,13 +69,17 @@ def check_single_stream(one: AttentionMap) -> None:
         )
 
 
-def sees_regions(one: AttentionMap) -> bool:
+def covers_regions(one: AttentionMap) -> bool:
     """Whether a map's places are text and regions: VisualBERT without early fusion has layers of text alone."""
     check_single_stream(one)
-    return bool(torch.isin(one.columns.holds, torch.tensor(OF_KIND[0]).to(one.columns.holds)).any())
+    return bool(
+        torch.isin(
+            one.columns.kinds, torch.tensor(POSITIONS_OF_MODALITY[0]).to(one.columns.kinds)
+        ).any()
+    )
 
 
-class Layers:
+class LayerNumbers:
     """Numbers of the layers that a consumer takes, in the order in which they are told."""
 
     def __init__(self) -> None:
@@ -87,23 +96,25 @@ class Layers:
         self.numbers = max(parts, key=len)
 
 
-def masses_of(one: AttentionMap, query: Query) -> Tensor:
-    """Attention (N, heads, 3) of the places that are asked to each of `KINDS`."""
-    return torch.einsum("nhc,nkc->nhk", asking(one, query).float(), kinds_of(one.columns))
+def attention_by_modality(one: AttentionMap, query: AttentionQuery) -> Tensor:
+    """Attention (N, heads, 3) of the places that are asked to each of `ATTENTION_TARGETS`."""
+    return torch.einsum(
+        "nhc,nkc->nhk", query_attention(one, query).float(), modality_mask(one.columns)
+    )
 
 
-class Importance:
+class ModalityImportance:
     """Modality importance by layer and head; of a multiple choice, the mean over its choices.
 
     Heads are summed up over all samples. Of a sample only the means over heads are held, 12 bytes a layer, from which
     intervals are made: memory hardly depends on the samples.
     """
 
-    def __init__(self, query: Query = "cls") -> None:
+    def __init__(self, query: AttentionQuery = "cls") -> None:
         """`query`: whose attention is told."""
         self.query = query
-        self.layers = Layers()
-        self.heads: list[Sums] = []
+        self.layers = LayerNumbers()
+        self.heads: list[ExactSums] = []
         """Of each layer, the sums (heads, 3) over samples."""
         self.rows = SampleArrays()
         """Means over heads, (3,) float32 of a sample and layer."""
@@ -112,21 +123,21 @@ class Importance:
         self.dropped = 0
         """Pieces of texts that were cut off."""
 
-    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Take the masses of a layer; raises InputError if attention does not sum to 1."""
-        if not sees_regions(one):
+        if not covers_regions(one):
             return
-        masses = masses_of(one, self.query)
+        masses = attention_by_modality(one, self.query)
         self._check(seen, one.layer, (masses.sum(-1) - 1).abs().amax(1))
         rows = (len(seen.samples), -1, *masses.shape[1:])
         by_sample = masses.double().view(rows).mean(1).cpu().numpy()
         number = self.layers.place(one.layer)
         if number == len(self.heads):
-            self.heads.append(Sums(*masses.shape[1:]))
+            self.heads.append(ExactSums(*masses.shape[1:]))
         self.heads[number].add(slice(None), by_sample.sum(0))
         self.rows.put(seen.places, number, by_sample.mean(1).astype(np.float32))
         if number == 0:
-            self._count(seen, kinds_of(one.columns))
+            self._count(seen, modality_mask(one.columns))
 
     def _check(self, seen: AttentionBatch, layer: int, off: Tensor) -> None:
         worst = int(off.nan_to_num(torch.inf).argmax())
@@ -142,12 +153,18 @@ class Importance:
         count = kinds.sum(-1)
         shares = (count / count.sum(-1, keepdim=True)).view(len(seen.samples), -1, 3).mean(1)
         self.even.put(seen.places, 0, shares.cpu().numpy())
-        self.dropped += sum(sample.dropped for sample in seen.samples)
+        self.dropped += sum(sample.truncated_tokens for sample in seen.samples)
 
-    def kept(self) -> tuple[Any, ...]:
+    def local_result(self) -> tuple[Any, ...]:
         """Sums, means, even shares, lost pieces and layers of this process."""
-        heads = [one.kept() for one in self.heads]
-        return heads, self.rows.kept(), self.even.kept(), self.dropped, self.layers.numbers
+        heads = [one.local_result() for one in self.heads]
+        return (
+            heads,
+            self.rows.local_result(),
+            self.even.local_result(),
+            self.dropped,
+            self.layers.numbers,
+        )
 
     def merge(self, parts: Sequence[tuple[Any, ...]]) -> None:
         """Those of all processes."""
@@ -170,9 +187,9 @@ class Importance:
         return self.even.stacked()[:, 0]
 
 
-def _added(parts: Sequence[np.ndarray]) -> Sums:
+def _added(parts: Sequence[np.ndarray]) -> ExactSums:
     """The sums of all processes."""
-    sums = Sums(*parts[0].shape)
+    sums = ExactSums(*parts[0].shape)
     sums.merge(parts)
     return sums
 
@@ -180,29 +197,29 @@ def _added(parts: Sequence[np.ndarray]) -> Sums:
 class ClsAttention:
     """What [CLS] attends to, place by place, mean over heads, of one row of every sample: its pieces, then its regions.
 
-    Of a multiple choice that row is the right choice's, see `right_row`.
+    Of a multiple choice that row is the right choice's, see `right_choice_row`.
     """
 
     def __init__(self) -> None:
-        self.layers = Layers()
-        self.by_sample = BySample()
+        self.layers = LayerNumbers()
+        self.by_sample = RaggedSampleArrays()
 
-    def see(self, seen: AttentionBatch, one: AttentionMap) -> None:
+    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
         """Take a layer's attention of each sample, (T + R,)."""
-        if not sees_regions(one):
+        if not covers_regions(one):
             return
-        attention = asking(one, "cls").float().mean(1).double().cpu().numpy()
-        holds = one.columns.holds.cpu().numpy()
+        attention = query_attention(one, "cls").float().mean(1).double().cpu().numpy()
+        holds = one.columns.kinds.cpu().numpy()
         kept = ~np.isin(holds, (PositionKind.PADDING, PositionKind.ADDED))
         choices = len(holds) // len(seen.samples)
         number = self.layers.place(one.layer)
         for index, (place, sample) in enumerate(zip(seen.places, seen.samples, strict=True)):
-            row = index * choices + right_row(sample)
+            row = index * choices + right_choice_row(sample)
             self.by_sample.put(place, number, attention[row][kept[row]])
 
-    def kept(self) -> tuple[Any, list[int]]:
+    def local_result(self) -> tuple[Any, list[int]]:
         """What this process has taken."""
-        return self.by_sample.kept(), self.layers.numbers
+        return self.by_sample.local_result(), self.layers.numbers
 
     def merge(self, parts: Sequence[tuple[Any, list[int]]]) -> None:
         """That of all processes."""
@@ -211,7 +228,7 @@ class ClsAttention:
         self.layers.merge(layers)
 
 
-def right_row(sample: Sample) -> int:
+def right_choice_row(sample: Sample) -> int:
     """Number of the row that is looked at: the right choice's, the first where nobody says."""
     label = sample.labels.get("label")
     return int(label) if sample.choices and label is not None and label.ndim == 0 else 0
@@ -250,7 +267,7 @@ class Bootstrap:
             sums[:, column] = np.bincount(own[inside], flat[inside, column], len(order))
             sums[:, flat.shape[1] + column] = np.bincount(own[inside], minlength=len(order))
         rng = generator(self.seed, "images", str(len(order)))
-        drawn = np.concatenate([sums.sum(0, keepdims=True), resampled(sums, rng)])
+        drawn = np.concatenate([sums.sum(0, keepdims=True), bootstrap_sums(sums, rng)])
         total, count = np.split(drawn, 2, axis=1)
         with np.errstate(invalid="ignore", divide="ignore"):
             means = total / count
@@ -259,12 +276,19 @@ class Bootstrap:
     def by_layer(self, values: np.ndarray, layers: Sequence[int]) -> dict[str, Any]:
         """Means of numbers (N, layers + 1), the last one of the mean of layers, as JSON."""
         drawn = self.means(values)
-        rows = [{"layer": layer, **told(drawn[:, place])} for place, layer in enumerate(layers)]
+        rows = [
+            {"layer": layer, **mean_with_interval(drawn[:, place])}
+            for place, layer in enumerate(layers)
+        ]
         known = int(np.isfinite(values[:, -1]).sum())
-        return {"by_layer": rows, "mean_of_layers": told(drawn[:, -1]), "examples": known}
+        return {
+            "by_layer": rows,
+            "mean_of_layers": mean_with_interval(drawn[:, -1]),
+            "examples": known,
+        }
 
 
-def told(drawn: np.ndarray) -> dict[str, float | None]:
+def mean_with_interval(drawn: np.ndarray) -> dict[str, float | None]:
     """A number (1 + draws,) with its 95 % interval, as JSON: `mean`, `low`, `high`; None where it is undefined."""
     ends = drawn[1:][np.isfinite(drawn[1:])]
     if not np.isfinite(drawn[0]) or not len(ends):
@@ -277,17 +301,17 @@ def _round(value: float) -> float:
     return round(float(value), 6)
 
 
-def plain(values: np.ndarray) -> Any:
+def to_nested_lists(values: np.ndarray) -> Any:
     """An array as nested lists, rounded; None for what is no number."""
     if values.ndim:
-        return [plain(one) for one in values]
+        return [to_nested_lists(one) for one in values]
     return _round(values.item()) if np.isfinite(values) else None
 
 
 class ImportanceEstimate:
     """The masses of one model, of the data and of resamples: what every number of a table is made from."""
 
-    def __init__(self, one: Importance, bootstrap: Bootstrap) -> None:
+    def __init__(self, one: ModalityImportance, bootstrap: Bootstrap) -> None:
         """`bootstrap`: over the same samples."""
         self.layers = one.layers.numbers
         self.by_head = one.by_head
@@ -304,20 +328,32 @@ class ImportanceEstimate:
         size = np.abs(by_layer[..., 3:]).mean(1)
         return np.concatenate([by_layer.mean(1), size], -1)
 
-    def numbers(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """What `result.json` says of the model."""
-        every = [*KINDS, "gap"]
+        every = [*ATTENTION_TARGETS, "gap"]
         by_layer = self.by_layer
         overall = self.overall
         rows = []
         for number, layer in enumerate(self.layers):
-            row = {name: told(by_layer[:, number, place]) for place, name in enumerate(every)}
+            row = {
+                name: mean_with_interval(by_layer[:, number, place])
+                for place, name in enumerate(every)
+            }
             rows.append({"layer": layer, **row})
-        whole = {name: told(overall[:, place]) for place, name in enumerate([*every, "gap_size"])}
-        uniform = {name: told(self.uniform[:, place]) for place, name in enumerate(KINDS)}
+        whole = {
+            name: mean_with_interval(overall[:, place])
+            for place, name in enumerate([*every, "gap_size"])
+        }
+        uniform = {
+            name: mean_with_interval(self.uniform[:, place])
+            for place, name in enumerate(ATTENTION_TARGETS)
+        }
         with np.errstate(divide="ignore", invalid="ignore"):
             ratio = overall[:, :3] / self.uniform
-        heads = {name: plain(self.by_head[..., place]) for place, name in enumerate(KINDS)}
+        heads = {
+            name: to_nested_lists(self.by_head[..., place])
+            for place, name in enumerate(ATTENTION_TARGETS)
+        }
         return {
             "layers": list(self.layers),
             "heads": self.by_head.shape[1],
@@ -325,7 +361,10 @@ class ImportanceEstimate:
             "by_layer": rows,
             "overall": whole,
             "uniform": uniform,
-            "ratio": {name: told(ratio[:, place]) for place, name in enumerate(KINDS)},
+            "ratio": {
+                name: mean_with_interval(ratio[:, place])
+                for place, name in enumerate(ATTENTION_TARGETS)
+            },
         }
 
 
@@ -334,35 +373,41 @@ def _with_gap(masses: np.ndarray) -> np.ndarray:
     return np.concatenate([masses, (textual - visual)[..., None]], -1)
 
 
-def compared(one: ImportanceEstimate, other: ImportanceEstimate) -> dict[str, Any]:
+def compare_importance(one: ImportanceEstimate, other: ImportanceEstimate) -> dict[str, Any]:
     """The second model less the first on the same examples: by layer, over all, and CLIP-TD's two relative changes.
 
     The layers stand side by side if both models have the same ones. Raises InputError if resamples do not pair.
     """
-    every = [*KINDS, "gap"]
+    every = [*ATTENTION_TARGETS, "gap"]
     if len(one.uniform) != len(other.uniform):
         raise InputError("the two models were not looked at on the same resamples")
     overall = other.overall - one.overall
     names = [*every, "gap_size"]
     result: dict[str, Any] = {
-        "overall": {name: told(overall[:, place]) for place, name in enumerate(names)}
+        "overall": {name: mean_with_interval(overall[:, place]) for place, name in enumerate(names)}
     }
     with np.errstate(divide="ignore", invalid="ignore"):
         relative = overall / np.abs(one.overall)
     result["relative"] = {
-        "gap_size": told(relative[:, names.index("gap_size")]),
-        "visual": told(relative[:, names.index("visual")]),
+        "gap_size": mean_with_interval(relative[:, names.index("gap_size")]),
+        "visual": mean_with_interval(relative[:, names.index("visual")]),
     }
     if one.layers == other.layers:
         by_layer = other.by_layer - one.by_layer
         result["by_layer"] = [
             {
                 "layer": layer,
-                **{name: told(by_layer[:, number, place]) for place, name in enumerate(every)},
+                **{
+                    name: mean_with_interval(by_layer[:, number, place])
+                    for place, name in enumerate(every)
+                },
             }
             for number, layer in enumerate(one.layers)
         ]
     if one.by_head.shape == other.by_head.shape:
         by_head = other.by_head - one.by_head
-        result["by_head"] = {name: plain(by_head[..., place]) for place, name in enumerate(KINDS)}
+        result["by_head"] = {
+            name: to_nested_lists(by_head[..., place])
+            for place, name in enumerate(ATTENTION_TARGETS)
+        }
     return result

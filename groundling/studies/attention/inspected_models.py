@@ -15,8 +15,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from groundling.core.batch import IGNORE, Batch, EncoderOutput, Example, RegionRow, Sample, needed
-from groundling.core.errors import InputError, refuse
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, Example, RegionRow, Sample, require
+from groundling.core.errors import InputError, raise_first
 from groundling.core.metrics import Metric
 from groundling.core.output_types import (
     MultipleChoice,
@@ -25,37 +25,42 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.core.registry import named
-from groundling.core.rng import generator, seed_of
+from groundling.core.registry import resolve
+from groundling.core.rng import derive_seed, generator
 from groundling.data.captions.captions import (
-    Captions,
+    CaptionCollection,
     find_images,
-    in_store,
+    images_in_store,
     read_captions,
     with_store_ids,
 )
-from groundling.data.image_samples import pictures_of
+from groundling.data.image_samples import image_files_by_id
 from groundling.data.images import Picture
 from groundling.data.regions.inputs import UNTIED, ImageSources, RegionInputs
-from groundling.data.regions.samples import Mark, Store
-from groundling.data.regions.stores import SeveralStores
-from groundling.data.samples import MappedSamples, Samples, TextSamples
-from groundling.models.formats import Encoder, RegionReader
-from groundling.models.heads import load_head, start_lm_head
+from groundling.data.regions.samples import Mark, RegionSource
+from groundling.data.regions.stores import CombinedStore
+from groundling.data.samples import MappedDataset, SampleDataset, TextDataset
+from groundling.models.formats import Encoder, RegionEncoder
+from groundling.models.heads import init_lm_head, load_head
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.objectives.supervised import Supervised
-from groundling.prediction.description import FILE
-from groundling.prediction.fitted import labelled_parts, load
-from groundling.settings.fields import refuse_given
-from groundling.settings.inputs import Asking, CaptionColumns, ImageInput, RegionInput
-from groundling.studies.attention.commands import Attending
-from groundling.studies.attention.grounding import pointing
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.prediction.fine_tuned import labelled_splits, load
+from groundling.prediction.model_description import FILE
+from groundling.settings.fields import refuse_settings
+from groundling.settings.input_settings import (
+    CaptionColumns,
+    ImageSettings,
+    PredictionColumns,
+    RegionSettings,
+)
+from groundling.studies.attention.commands import AttentionSettings
+from groundling.studies.attention.grounding import pointing_game
 from groundling.studies.attention.models import PatchReader, PatchStore
 from groundling.studies.attention.models.lxmert import Lxmert
 from groundling.tasks import Task
-from groundling.vision_language.loading import design_of, load_student
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.loading import find_architecture, load_encoder
+from groundling.vision_language.single_stream import SingleStreamModel
 
 # Any model whose attention is looked at, examples as it reads them, and its controls: other images, random weights.
 
@@ -63,55 +68,57 @@ from groundling.vision_language.single_stream import SingleStream
 class RegionModel:
     """A model of text and regions, on its device, and the regions that it reads."""
 
-    def __init__(self, config: Attending, device: torch.device) -> None:
+    def __init__(self, config: AttentionSettings, device: torch.device) -> None:
         """Raises InputError if the model reads no regions, or others than it is given."""
         self.config = config
-        model = load_student(config.model, config.kind, config.join)
-        if not isinstance(model, RegionReader):
+        model = load_encoder(config.model, config.model_format, config.architecture)
+        if not isinstance(model, RegionEncoder):
             raise InputError(
                 f"{config.model}: this model reads no regions; expected a VisualBERT, VL-BERT or UNITER, such as "
                 "`groundling pretrain` leaves one, or a VisualBERT, LXMERT or ViLT of transformers"
             )
-        settings = RegionInput(**vars(config.shown), tags=config.tags)
+        settings = RegionSettings(**vars(config.image_settings), object_tags=config.object_tags)
         self.inputs = RegionInputs(settings, called=UNTIED)
         self.inputs.check_pixels(model, config.model)
-        self.store: SeveralStores | None = None
+        self.store: CombinedStore | None = None
         if isinstance(model, PatchReader):
-            _refuse_regions(config.model, config.shown)
-        elif not config.shown.regions:
+            _refuse_regions(config.model, config.image_settings)
+        elif not config.image_settings.regions:
             raise InputError(f"{config.model}: this model reads regions; pass --regions STORE")
         else:
             self.inputs.check(model)
             self.store = self.inputs.stores()
         if config.untrained:
-            untrained(model, config.seed)
-        if isinstance(model, SingleStream):
+            randomize_weights(model, config.seed)
+        if isinstance(model, SingleStreamModel):
             # A text alone or a pair is read as in pre-training.
-            design_of(model, config.join).ready(model, (), True)
+            find_architecture(model, config.architecture).prepare_model(model, (), True)
         self.model = model.to(device).eval()
 
     def mark(self, usual: Mark) -> Mark:
         """Which of its regions are right: a task's own rule, of patches `pointing`."""
-        return pointing if isinstance(self.model, PatchReader) else usual
+        return pointing_game if isinstance(self.model, PatchReader) else usual
 
-    def samples(self, examples: Sequence[Example], others: bool = False) -> Samples:
+    def samples(self, examples: Sequence[Example], others: bool = False) -> SampleDataset:
         """Examples as the model reads them; `others`: beside the looks of other images, see `OtherImageStore`.
 
         Raises InputError if an example has no image, or an image no regions.
         """
         model = self.model
         text, _ = model.inputs(self.config.max_length)
-        texts = TextSamples(self.inputs.told(examples), text, keep=0)  # each is read once
+        texts = TextDataset(self.inputs.select_tags(examples), text, keep=0)  # each is read once
         files: dict[str, Picture] = {}
         if model.reads != "features":
-            files = pictures_of(texts, self.config.shown.images, "a model that reads pixels")
-        store: Store | None = self.store
+            files = image_files_by_id(
+                texts, self.config.image_settings.images, "a model that reads pixels"
+            )
+        store: RegionSource | None = self.store
         if isinstance(model, PatchReader):
             store = PatchStore(model, files)
         assert store is not None  # only patches have none
         partner: dict[str, str] = {}
         if others:
-            partner = partners(
+            partner = shuffle_images(
                 [image for one in examples for image in one.images], self.config.seed
             )
             store = OtherImageStore(store, partner)
@@ -119,7 +126,7 @@ class RegionModel:
         samples = self.inputs.samples(texts, model, ImageSources(store, shown))
         empty = [image for images in samples.images for image in images if not store.count(image)]
         if empty:
-            names = " ".join(self.config.shown.regions)
+            names = " ".join(self.config.image_settings.regions)
             raise InputError(
                 f"{names}: {empty[0]!r} has no region, and so have {len(set(empty)) - 1} other images; make a store "
                 "in which every image has one, or leave these images out"
@@ -127,20 +134,20 @@ class RegionModel:
         return samples
 
 
-def _refuse_regions(model: str, shown: ImageInput) -> None:
+def _refuse_regions(model: str, shown: ImageSettings) -> None:
     """Raises InputError for settings of regions, which a model that reads patches has none of."""
     given = {
         "--regions": shown.regions,
-        "--most-regions": shown.most_regions,
-        "--other-regions": shown.other_regions,
+        "--max-regions": shown.max_regions,
+        "--allow-region-mismatch": shown.allow_region_mismatch,
     }
-    refuse_given(given, f"{model} reads patches of photos, no regions; leave it out")
+    refuse_settings(given, f"{model} reads patches of photos, no regions; leave it out")
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
 
 
-def partners(images: Sequence[str], seed: int) -> dict[str, str]:
+def shuffle_images(images: Sequence[str], seed: int) -> dict[str, str]:
     """Another image for every image, each the other of exactly one; the same for the same seed and images.
 
     Raises InputError for fewer than two images.
@@ -149,7 +156,7 @@ def partners(images: Sequence[str], seed: int) -> dict[str, str]:
     if len(different) < 2:
         raise InputError(
             f"{len(different)} image: there is no other one to show instead; at least 2 are needed "
-            "(--no-other-images or --no-other-inputs leaves this control out)"
+            "(--no-shuffled-images-control or --no-perturbed-inputs leaves this control out)"
         )
     order = generator(seed, "partners").permutation(len(different))
     # Along one circle nobody meets itself.
@@ -165,7 +172,7 @@ class OtherImageStore:
     they come again.
     """
 
-    def __init__(self, store: Store, partner: Mapping[str, str]) -> None:
+    def __init__(self, store: RegionSource, partner: Mapping[str, str]) -> None:
         """`partner`: whose looks each image gets, see `partners`."""
         self.store = store
         self.partner = partner
@@ -181,25 +188,29 @@ class OtherImageStore:
         """The image's regions with the features of its partner's."""
         row = self.store[image]
         other = self.store[self.partner[image]]
-        own_places = np.flatnonzero(~row.whole)
-        places = np.flatnonzero(~other.whole)
+        own_places = np.flatnonzero(~row.is_whole_image)
+        places = np.flatnonzero(~other.is_whole_image)
         if not len(places):
             places = np.arange(len(other))
         features = row.features.copy()
         features[own_places] = other.features[np.resize(places, len(own_places))]
-        if row.whole.any():
-            # Without a whole image of its own, the other's regions stand for it, as in `with_whole_image`.
-            whole = other.features[other.whole] if other.whole.any() else other.features
-            features[row.whole] = whole.mean(0)
+        if row.is_whole_image.any():
+            # Without a whole image of its own, the other's regions stand for it, as in `add_whole_image`.
+            whole = (
+                other.features[other.is_whole_image]
+                if other.is_whole_image.any()
+                else other.features
+            )
+            features[row.is_whole_image] = whole.mean(0)
         return replace(row, features=features)
 
 
-def untrained(model: Encoder, seed: int = 0) -> Encoder:
+def randomize_weights(model: Encoder, seed: int = 0) -> Encoder:
     """The model itself with random weights in place of its own, drawn as BERT's are; its CNN, if any, stays.
 
     A control: what such a model's heads find, training has not taught them.
     """
-    draws = torch.Generator().manual_seed(seed_of(seed, "untrained"))
+    draws = torch.Generator().manual_seed(derive_seed(seed, "untrained"))
     for name, part in model.named_modules():
         if name.startswith("cnn."):
             continue
@@ -210,7 +221,7 @@ def untrained(model: Encoder, seed: int = 0) -> Encoder:
             part.bias.data.zero_()
         if isinstance(part, nn.LayerNorm):
             part.reset_parameters()
-    for weight in model.of_patches() if isinstance(model, PatchReader) else ():
+    for weight in model.patch_parameters() if isinstance(model, PatchReader) else ():
         weight.data.copy_(torch.randn(weight.shape, generator=draws) * 0.02)
     return model
 
@@ -224,11 +235,11 @@ class Outcome(Protocol):
         ...
 
     @property
-    def explains(self) -> str:
+    def target_name(self) -> str:
         """What the number of `explained` is, in words."""
         ...
 
-    def put(self, samples: Samples) -> Samples:
+    def prepare(self, samples: SampleDataset) -> SampleDataset:
         """The samples as they are asked."""
         ...
 
@@ -236,7 +247,7 @@ class Outcome(Protocol):
         """(B, len(names)); NaN where an example has no such number."""
         ...
 
-    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B,), the output that attributions add up to."""
         ...
 
@@ -245,60 +256,60 @@ class MatchOutcome:
     """How well text and image belong together, as the head of pre-training has it."""
 
     names = ("log-odds of a match",)
-    explains = names[0]
+    target_name = names[0]
 
-    def __init__(self, head: SentenceImage) -> None:
+    def __init__(self, head: ImageTextMatching) -> None:
         self.head = head
 
-    def put(self, samples: Samples) -> Samples:
+    def prepare(self, samples: SampleDataset) -> SampleDataset:
         """The samples themselves."""
         return samples
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 1)."""
-        return self.explained(encoded, batch)[:, None]
+        return self.attribution_target(encoded, batch)[:, None]
 
-    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The logit of a match less that of none (B,); of a multiple choice, the mean over choices."""
-        logits = self.head.read(encoded, batch)
+        logits = self.head.compute_logits(encoded, batch)
         return (logits[:, 1] - logits[:, 0]).view(len(batch), -1).mean(1)
 
 
-class HiddenWords:
+class HiddenWordsOutcome:
     """How likely the pieces are that were hidden from the text (masked LM, every chosen piece as [MASK])."""
 
     names = ("log-probability of a hidden piece", "share of them that is guessed")
-    explains = names[0]
+    target_name = names[0]
 
     def __init__(self, head: MaskedLM, seed: int = 0) -> None:
         """`seed` draws the pieces, for each example by its id."""
         self.head = head
         self.seed = seed
 
-    def put(self, samples: Samples) -> Samples:
+    def prepare(self, samples: SampleDataset) -> SampleDataset:
         """The samples with hidden pieces, at least one each."""
-        return MappedSamples(samples, lambda sample: sample.each_row(self._hidden))
+        return MappedDataset(samples, lambda sample: sample.each_row(self._hidden))
 
     def _hidden(self, row: Sample) -> Sample:
-        text = needed(row.text, "text", "a masked LM")
-        draw = generator(self.seed, "hidden", row.id).random(len(text.ids))
-        draw[text.special] = np.inf
+        text = require(row.text, "text", "a masked LM")
+        draw = generator(self.seed, "hidden", row.id).random(len(text.input_ids))
+        draw[text.special_tokens_mask] = np.inf
         chosen = (draw < self.head.rate) | (draw == draw.min())
-        chosen &= ~text.special
-        ids = np.where(chosen, self.head.mask_id, text.ids)
-        labels = np.where(chosen, text.ids, IGNORE)
-        return replace(row, text=replace(text, ids=ids)).with_label(self.head.name, labels)
+        chosen &= ~text.special_tokens_mask
+        ids = np.where(chosen, self.head.mask_id, text.input_ids)
+        labels = np.where(chosen, text.input_ids, IGNORE)
+        return replace(row, text=replace(text, input_ids=ids)).with_label(self.head.name, labels)
 
     def values(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """(B, 2)."""
         labels = batch.labels[self.head.name]
-        logits = self.head.read(encoded, batch).float()
+        logits = self.head.compute_logits(encoded, batch).float()
         asked = labels[labels != IGNORE]
         likely = logits.log_softmax(-1).gather(1, asked[:, None])[:, 0]
         right = (logits.argmax(-1) == asked).float()
         return torch.stack([_mean_of(likely, labels, batch), _mean_of(right, labels, batch)], 1)
 
-    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The mean log-probability (B,) of an example's hidden pieces."""
         return self.values(encoded, batch)[:, 0]
 
@@ -315,19 +326,19 @@ PROBABILITY = "probability of the right answer"
 ERROR = "squared error, negative"
 
 
-class RightAnswer:
+class RightAnswerOutcome:
     """What a fine-tuned model gives the right answer, and what its task scores."""
 
-    explains = "score of the right answer"
+    target_name = "score of the right answer"
 
-    def __init__(self, objective: Supervised, metrics: Sequence[Metric] = ()) -> None:
+    def __init__(self, objective: SupervisedObjective, metrics: Sequence[Metric] = ()) -> None:
         """Of `metrics` the first that is a mean over examples is told."""
         self.objective = objective
         self.metrics = [one for one in metrics if one.is_mean][:1]
-        first = ERROR if isinstance(objective.form, Regression) else PROBABILITY
+        first = ERROR if isinstance(objective.output_type, Regression) else PROBABILITY
         self.names = (first, *(one.name for one in self.metrics))
 
-    def put(self, samples: Samples) -> Samples:
+    def prepare(self, samples: SampleDataset) -> SampleDataset:
         """The samples themselves."""
         return samples
 
@@ -335,18 +346,18 @@ class RightAnswer:
         """(B, 1 + metrics)."""
         outputs = self.objective.outputs(encoded, batch)
         labels = batch.labels["label"]
-        first = right_share(outputs, labels, self.objective.form)
+        first = right_answer_probability(outputs, labels, self.objective.output_type)
         columns = [first.double().cpu()]
-        predictions = self.objective.form.predict(outputs.detach().cpu().numpy())
+        predictions = self.objective.output_type.predict(outputs.detach().cpu().numpy())
         for metric in self.metrics:
-            said = outputs.detach().cpu().numpy() if metric.ranked else predictions
-            columns.append(torch.from_numpy(metric.gained(said, labels.cpu().numpy())))
+            said = outputs.detach().cpu().numpy() if metric.uses_scores else predictions
+            columns.append(torch.from_numpy(metric.per_example(said, labels.cpu().numpy())))
         return torch.stack(columns, 1)
 
-    def explained(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+    def attribution_target(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
         """The output (B,) of the right answer, before any softmax; of several right regions, their mean."""
         outputs = self.objective.outputs(encoded, batch)
-        form = self.objective.form
+        form = self.objective.output_type
         if isinstance(form, Regression):
             return outputs[:, 0]
         weights = _right(outputs, batch.labels["label"], form)
@@ -355,7 +366,7 @@ class RightAnswer:
 
 def _scores(outputs: Tensor, form: OutputType) -> Tensor:
     """One score (B, K) of each answer; of UNITER's two of each choice the right one."""
-    if isinstance(form, MultipleChoice) and form.outputs == 2:
+    if isinstance(form, MultipleChoice) and form.head_width == 2:
         return outputs[:, 1::2]
     return outputs
 
@@ -375,7 +386,7 @@ def _right(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
     return torch.zeros_like(scores).scatter(1, labels.long()[:, None], 1.0)
 
 
-def right_share(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
+def right_answer_probability(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
     """The right answer's share (B,) of a softmax over answers, whatever the loss was; NaN where nothing is right.
 
     Of a number (`Regression`) it is minus the squared error.
@@ -393,13 +404,13 @@ def right_share(outputs: Tensor, labels: Tensor, form: OutputType) -> Tensor:
 # -- models ------------------------------------------------------------------------------------------------------------
 
 
-Asked = Literal["best", "match", "words"]
+OutcomeName = Literal["best", "match", "words"]
 
 
-class Subject(Protocol):
+class ModalityModel(Protocol):
     """A model and what it reads."""
 
-    model: RegionReader
+    model: RegionEncoder
     form: OutputType | None
     """Shape of a fine-tuned model's answers."""
     outcome: Outcome | None
@@ -409,21 +420,21 @@ class Subject(Protocol):
 
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
-    ) -> Samples:
+    ) -> SampleDataset:
         """Examples as the model reads them; with `partner`, beside the looks of other images (`OtherImageStore`)."""
         ...
 
 
-def subject_of(
-    config: Attending, asked: Asked, device: torch.device, trust: Sequence[str] = ()
-) -> Subject:
+def load_modality_model(
+    config: AttentionSettings, asked: OutcomeName, device: torch.device, trust: Sequence[str] = ()
+) -> ModalityModel:
     """The model of the settings; raises InputError if it reads no regions, or other ones than the stores have.
 
     `trust`: objects of the user's own that a fine-tuned model's folder may ask for.
     """
     if is_fine_tuned(config.model):
-        return FineTunedSubject(config, device, trust)
-    return PretrainedSubject(config, asked, device)
+        return FineTunedModalityModel(config, device, trust)
+    return PretrainedModalityModel(config, asked, device)
 
 
 def is_fine_tuned(source: str) -> bool:
@@ -432,34 +443,34 @@ def is_fine_tuned(source: str) -> bool:
     return any(any(Path(source).glob(pattern)) for pattern in patterns)
 
 
-def match_head(
+def load_match_head(
     model: Encoder, folder: str | Path, device: torch.device | str
 ) -> MatchOutcome | None:
     """The head that `pretrain` left beside a model, if it did: it tells whether text and image match."""
-    head = SentenceImage(model.sizes)
-    if not all(load_head(Path(folder), part, name) for name, part in head.saved().items()):
+    head = ImageTextMatching(model.sizes)
+    if not all(load_head(Path(folder), part, name) for name, part in head.saved_modules().items()):
         return None
     return MatchOutcome(head.to(device).eval())
 
 
-class PretrainedSubject:
+class PretrainedModalityModel:
     """A model as `pretrain` leaves it, with the head that tells a match, or hidden words."""
 
-    def __init__(self, config: Attending, asked: Asked, device: torch.device) -> None:
+    def __init__(self, config: AttentionSettings, asked: OutcomeName, device: torch.device) -> None:
         """`asked`: which head speaks, `best` for the one of matches if it is there. Raises InputError without it."""
-        self.attended = RegionModel(config, device)
-        if isinstance(self.attended.model, Lxmert):
+        self.region_model = RegionModel(config, device)
+        if isinstance(self.region_model.model, Lxmert):
             raise InputError(
                 f"{config.model}: the importance of modalities is not defined for a model of two streams: "
                 "self-attention inside one never meets the other; `groundling heads` tells what cross-attention finds"
             )
-        self.model: RegionReader = self.attended.model
+        self.model: RegionEncoder = self.region_model.model
         self.form: OutputType | None = None
         self.notes: list[str] = []
         folder = Path(config.model)
         self.outcome: Outcome | None = None
         if asked != "words":
-            self.outcome = match_head(self.model, folder, device)
+            self.outcome = load_match_head(self.model, folder, device)
         if asked != "match" and self.outcome is None:
             self.outcome = self._words(folder, device, config.seed)
         if self.outcome is None and asked != "best":
@@ -468,83 +479,87 @@ class PretrainedSubject:
                 "match for UNITER and VisualBERT on captions and for VL-BERT with --related, and one of words for all"
             )
 
-    def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWords | None:
-        if not isinstance(self.model, SingleStream):  # a guest's own heads are not read
+    def _words(self, folder: Path, device: torch.device, seed: int) -> HiddenWordsOutcome | None:
+        if not isinstance(self.model, SingleStreamModel):  # a guest's own heads are not read
             return None
         mask = self.model.text.tokenizer.mask_token_id
         if mask is None:
             return None
         head = MaskedLM(self.model.sizes, mask_id=mask)
-        if start_lm_head(head.head, folder, "bert") == "new":
+        if init_lm_head(head.head, folder, "bert") == "new":
             return None
-        return HiddenWords(head.to(device).eval(), seed)
+        return HiddenWordsOutcome(head.to(device).eval(), seed)
 
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
-    ) -> Samples:
+    ) -> SampleDataset:
         """As `RegionModel` puts them."""
-        return self.attended.samples(examples, others=partner is not None)
+        return self.region_model.samples(examples, others=partner is not None)
 
 
-class FineTunedSubject:
+class FineTunedModalityModel:
     """A model as `finetune` leaves it, asked as in its training run's evaluation."""
 
-    def __init__(self, config: Attending, device: torch.device, trust: Sequence[str] = ()) -> None:
+    def __init__(
+        self, config: AttentionSettings, device: torch.device, trust: Sequence[str] = ()
+    ) -> None:
         """Raises InputError if it reads texts alone, or the settings are another model's."""
         self.fitted = load(config.model, device=str(device), trust=trust)
         student = self.fitted.student
-        if not isinstance(student, SingleStream) or not self.fitted.about.reads.regions:
+        if not isinstance(student, SingleStreamModel) or not self.fitted.about.reads.regions:
             raise InputError(f"{config.model}: this model reads texts alone")
-        shown = config.shown
-        learned = {"--most-regions": shown.most_regions, "--no-tags": not config.tags}
-        refuse_given(learned, f"{config.model} reads regions and texts as it learned; leave it out")
-        self.sight = self.fitted.sight(
-            shown.regions, shown.images, other_regions=shown.other_regions
+        shown = config.image_settings
+        learned = {"--max-regions": shown.max_regions, "--no-object-tags": not config.object_tags}
+        refuse_settings(
+            learned, f"{config.model} reads regions and texts as it learned; leave it out"
+        )
+        self.region_inputs = self.fitted.image_lookup(
+            shown.regions, shown.images, allow_region_mismatch=shown.allow_region_mismatch
         )
         if config.untrained:
-            untrained(student, config.seed)
-        self.model: RegionReader = student.to(device).eval()
+            randomize_weights(student, config.seed)
+        self.model: RegionEncoder = student.to(device).eval()
         self.form: OutputType | None = self.fitted.form
         self.task = self.fitted.task()
-        self.outcome: Outcome | None = RightAnswer(self.fitted.objective, self.task.metrics)
+        self.outcome: Outcome | None = RightAnswerOutcome(self.fitted.objective, self.task.metrics)
         self.notes = self.fitted.notes
 
     def samples(
         self, examples: Sequence[Example], partner: Mapping[str, str] | None = None
-    ) -> Samples:
+    ) -> SampleDataset:
         """As its own head asks; raises InputError for an image that cannot be looked at."""
         images = list(dict.fromkeys(image for one in examples for image in one.images))
         others = [] if partner is None else [partner[image] for image in images]
-        seen = self.sight.look(list(dict.fromkeys([*images, *others])))
-        refuse([f"{image}: {fault}" for image, fault in seen.faults.items()])
+        seen = self.region_inputs.load_images(list(dict.fromkeys([*images, *others])))
+        raise_first([f"{image}: {fault}" for image, fault in seen.faults.items()])
         if partner is not None and seen.store is not None:
             photos = {image: seen.photos[partner[image]] for image in images if seen.photos}
             seen = replace(seen, store=OtherImageStore(seen.store, partner), photos=photos)
-        return self.fitted.samples(examples, seen, self.task.mark)
+        return self.fitted.samples(examples, seen, self.task.label_regions)
 
 
-def reads_pixels(subject: Subject) -> bool:
+def reads_pixels(subject: ModalityModel) -> bool:
     """Whether a model makes its features from photos."""
-    return subject.model.reads != "features"
+    return subject.model.region_source != "features"
 
 
-def check_labels(subject: Subject, examples: Sequence[Example], data: str) -> None:
+def check_labels(subject: ModalityModel, examples: Sequence[Example], data: str) -> None:
     """Raises InputError if a fine-tuned model's answers are asked for, and nobody knows the right ones."""
     if subject.form is None or None not in [example.label for example in examples]:
         return
-    if not any(example.gold for example in examples):
+    if not any(example.gold_boxes for example in examples):
         raise InputError(
-            f"{data}: examples have no labels; pass --no-other-inputs --explained 0, or labelled data"
+            f"{data}: examples have no labels; pass --no-perturbed-inputs --ig-examples 0, or labelled data"
         )
 
 
-def examples_of(
-    subject: Subject,
+def read_analysis_examples(
+    subject: ModalityModel,
     data: Path,
     task: str,
     split: str,
     *,
-    asking: Asking,
+    asking: PredictionColumns,
     label: str,
     columns: CaptionColumns,
     photos: str,
@@ -564,11 +579,13 @@ def examples_of(
     Raises InputError if the data is missing or malformed, or an example has no image.
     """
     notes: list[str] = []
-    if isinstance(subject, FineTunedSubject) and not task:
-        _, parts = labelled_parts(subject.fitted, data, split, asking, label, subject.sight)
+    if isinstance(subject, FineTunedModalityModel) and not task:
+        _, parts = labelled_splits(
+            subject.fitted, data, split, asking, label, subject.region_inputs
+        )
         examples = next(iter(parts.values()))
     elif task:
-        found = named("tasks", Task, task).at(data)
+        found = resolve("tasks", Task, task).with_answers_of(data)
         examples = found.read(data, split or found.dev[0])
     else:
         told = read_captions(data, (split,) if split else (), columns)
@@ -580,16 +597,16 @@ def examples_of(
     return examples, notes
 
 
-def _of_captions(told: Captions, subject: Subject, folder: str) -> list[Example]:
+def _of_captions(told: CaptionCollection, subject: ModalityModel, folder: str) -> list[Example]:
     """An example of every caption, each with its image's id in the subject's store, or in a folder of photos."""
     images = told.images
-    store = subject.attended.store if isinstance(subject, PretrainedSubject) else None
+    store = subject.region_model.store if isinstance(subject, PretrainedModalityModel) else None
     if store is None and folder:
         found = find_images(images, folder, told.path)
         images = [*found.images, *found.missing]
     images = with_store_ids(images)
-    if isinstance(store, SeveralStores):
-        found = in_store(images, store, store.name, told.path)
+    if isinstance(store, CombinedStore):
+        found = images_in_store(images, store, store.name, told.path)
         images = [*found.images, *found.missing]
     return [
         Example(f"{image.id}#{number}", caption, images=(image.id,))

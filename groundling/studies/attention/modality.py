@@ -13,36 +13,46 @@ import torch
 
 from groundling.core.batch import Example, Sample
 from groundling.core.errors import InputError
-from groundling.data.samples import Samples, thinned
+from groundling.data.samples import SampleDataset, thinned
 from groundling.models.clip import load_frozen_clip
-from groundling.runs.report import TableRow, counted, table
+from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
-from groundling.settings.objectives import Targeted
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
-from groundling.studies.attention.attribution import CLOSE, COMPLETE, Ablation, AttributionPass
-from groundling.studies.attention.commands import Attending, ModalityConfig
+from groundling.studies.attention.attribution import (
+    COMPLETE_ABSOLUTE,
+    COMPLETE_RELATIVE,
+    AttributionPass,
+    InputAblation,
+)
+from groundling.studies.attention.commands import AttentionSettings, ModalityConfig
+from groundling.studies.attention.forward_passes import (
+    AttentionConsumer,
+    AttentionPass,
+    ModelPass,
+    run_passes,
+)
 from groundling.studies.attention.importance import (
-    KINDS,
+    ATTENTION_TARGETS,
+    AttentionQuery,
     Bootstrap,
     ClsAttention,
-    Importance,
     ImportanceEstimate,
-    Query,
-    compared,
+    ModalityImportance,
+    compare_importance,
 )
 from groundling.studies.attention.inspected_models import (
-    Subject,
+    ModalityModel,
     check_labels,
-    examples_of,
+    load_modality_model,
+    read_analysis_examples,
     reads_pixels,
-    subject_of,
 )
-from groundling.studies.attention.passes import AttentionPass, Consumer, Pass, read_all
 from groundling.teachers.clip import ClipTeacher
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 
 COUNTED = "layers and heads count from 0"
-Told = dict[str, Any]
+JsonObject = dict[str, Any]
 
 
 def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
@@ -54,9 +64,9 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
         InputError: A model reads no regions or gives no attention, a file is missing or malformed, examples have no
             labels where their answers are asked for, or settings do not fit the model.
     """
-    make = partial(_Analysis, config)
+    make = partial(_ModalityAnalysis, config)
     analysis = make(run.state.device)
-    read_all(analysis.passes, partial(plan, make), config.processes)
+    run_passes(analysis.passes, partial(modality_passes, make), config.processes)
     found = analysis.result()
     chosen = _selected_words(config, analysis, run.state.device)
     run.note(*dict.fromkeys(analysis.notes))
@@ -64,20 +74,24 @@ def modality(config: ModalityConfig, run: Run) -> dict[str, Any]:
     return {**asked, **found, "selected_words": chosen, "notes": run.notes}
 
 
-def plan(make: Callable[[torch.device], _Analysis], device: torch.device) -> list[Pass]:
+def modality_passes(
+    make: Callable[[torch.device], _ModalityAnalysis], device: torch.device
+) -> list[ModelPass]:
     """Every pass of every model, as another process makes them anew."""
     return make(device).passes
 
 
-class _Analysis:
+class _ModalityAnalysis:
     """One model or two, and the examples that both read; numbers are there once its passes are read."""
 
     def __init__(self, config: ModalityConfig, device: torch.device) -> None:
-        settings = [config.attending]
+        settings = [config.attention_model]
         if config.other:
-            settings.append(replace(config.attending, model=config.other, untrained=False))
-        subjects = [subject_of(one, config.outcome, device, config.trust) for one in settings]
-        every, remarks = examples_of(
+            settings.append(replace(config.attention_model, model=config.other, untrained=False))
+        subjects = [
+            load_modality_model(one, config.outcome, device, config.trust) for one in settings
+        ]
+        every, remarks = read_analysis_examples(
             subjects[0],
             Path(config.data),
             config.task,
@@ -85,41 +99,43 @@ class _Analysis:
             asking=config.asking,
             label=config.label,
             columns=config.columns,
-            photos=config.attending.shown.images,
+            photos=config.attention_model.image_settings.images,
         )
-        self.examples = thinned(every, config.most_examples)
-        self.few = thinned(self.examples, config.explained or len(self.examples))
+        self.examples = thinned(every, config.limit)
+        self.word_level_examples = thinned(self.examples, config.ig_examples or len(self.examples))
         """Those that are looked at word by word."""
-        seed = config.attending.seed
+        seed = config.attention_model.seed
         self.bootstrap = Bootstrap(images_of(self.examples), seed)
-        self.bootstrap_of_few = Bootstrap(images_of(self.few), seed)
+        self.bootstrap_of_few = Bootstrap(images_of(self.word_level_examples), seed)
         self.notes = [*remarks, *(note for subject in subjects for note in subject.notes)]
         if len(self.examples) < len(every):
             self.notes.append(f"{len(self.examples):,} of {len(every):,} examples, evenly spaced")
-        self.models: list[_Model] = []
+        self.models: list[_ModelAnalysis] = []
         for one, subject in zip(settings, subjects, strict=True):
-            if config.other_inputs or (config.explained and not reads_pixels(subject)):
+            if config.perturbed_inputs or (config.ig_examples and not reads_pixels(subject)):
                 check_labels(subject, self.examples, config.data)
-            model = _Model(one, subject, self.examples, self.few, config.query)
-            if config.other_inputs:
-                model.ablate()
-            if config.explained:
-                model.explain(config.line_points)
-            if config.teacher or model.explained is not None:
-                model.look_closer()
+            model = _ModelAnalysis(
+                one, subject, self.examples, self.word_level_examples, config.query
+            )
+            if config.perturbed_inputs:
+                model.add_ablation()
+            if config.ig_examples:
+                model.add_attribution(config.ig_steps)
+            if config.teacher or model.attribution_pass is not None:
+                model.add_cls_attention()
             self.models.append(model)
 
     @property
-    def passes(self) -> list[Pass]:
+    def passes(self) -> list[ModelPass]:
         """All that models are asked."""
         return [one for model in self.models for one in model.passes]
 
-    def result(self) -> Told:
+    def result(self) -> JsonObject:
         """What `result.json` says of attention, answers beside other inputs, and attributions; `notes` are added."""
         drawn = [model.importance(self.bootstrap) for model in self.models]
         self.notes += [note for model in self.models for note in model.cut_off]
         models = [
-            model.about(one.numbers(), self.bootstrap, self.bootstrap_of_few)
+            model.to_json(one.to_json(), self.bootstrap, self.bootstrap_of_few)
             for model, one in zip(self.models, drawn, strict=True)
         ]
         self.notes += [note for model in self.models for note in model.notes]
@@ -131,7 +147,7 @@ class _Analysis:
             "difference": self._difference(drawn),
         }
 
-    def _difference(self, drawn: Sequence[ImportanceEstimate]) -> Told | None:
+    def _difference(self, drawn: Sequence[ImportanceEstimate]) -> JsonObject | None:
         if len(drawn) < 2:
             return None
         one, other = drawn
@@ -140,103 +156,111 @@ class _Analysis:
                 "the two models read the examples as different numbers of places, so that masses differ for that "
                 "alone; compare their ratios to even attention"
             )
-        return compared(one, other)
+        return compare_importance(one, other)
 
 
-class _Model:
+class _ModelAnalysis:
     """One model, and all that it is asked; its numbers are there once `passes` are read."""
 
     def __init__(
         self,
-        attending: Attending,
-        subject: Subject,
+        attending: AttentionSettings,
+        subject: ModalityModel,
         examples: Sequence[Example],
         few: Sequence[Example],
-        query: Query,
+        query: AttentionQuery,
     ) -> None:
         """Whose attention over `examples` is weighed; `few` of them can be looked at word by word."""
         self.attending = attending
         self.subject = subject
         self.examples = examples
-        self.few = few
-        self.masses = Importance(query)
-        self.looks = ClsAttention()
-        self.passes: list[Pass] = [self._look(self.masses, examples)]
-        self.ablation: Ablation | None = None
-        self.explained: AttributionPass | None = None
-        self.unexplained = ""
+        self.word_level_examples = few
+        self.importance_consumer = ModalityImportance(query)
+        self.cls_attention = ClsAttention()
+        self.passes: list[ModelPass] = [self._look(self.importance_consumer, examples)]
+        self.ablation: InputAblation | None = None
+        self.attribution_pass: AttributionPass | None = None
+        self.no_attribution_reason = ""
         """Why its answers cannot be explained, if that was asked for."""
         self.notes: list[str] = []
         """What a reader of `about` must know, once that was asked."""
 
-    def _look(self, consumer: Consumer, examples: Sequence[Example]) -> AttentionPass:
+    def _look(self, consumer: AttentionConsumer, examples: Sequence[Example]) -> AttentionPass:
         samples = partial(self.subject.samples, examples)
-        return AttentionPass(self.subject.model, samples, [consumer], self.attending.at_once)
+        return AttentionPass(self.subject.model, samples, [consumer], self.attending.batch)
 
-    def ablate(self) -> None:
+    def add_ablation(self) -> None:
         """Also ask it beside other inputs."""
-        batch = self.attending.at_once
-        self.ablation = Ablation(self.subject, self.examples, self.attending.seed, batch)
+        batch = self.attending.batch
+        self.ablation = InputAblation(self.subject, self.examples, self.attending.seed, batch)
         self.passes += self.ablation.passes
 
-    def explain(self, points: int) -> None:
+    def add_attribution(self, points: int) -> None:
         """Also attribute its answers, if it has any, to words and regions, by so many points on the line."""
         outcome = self.subject.outcome
         if outcome is None:
-            self.unexplained = "the model has no head whose answer could be explained"
+            self.no_attribution_reason = "the model has no head whose answer could be explained"
             return
         if reads_pixels(self.subject):
-            self.unexplained = "the model reads pixels, and only stored features are explained"
+            self.no_attribution_reason = (
+                "the model reads pixels, and only stored features are explained"
+            )
             return
         model = self.subject.model
-        assert isinstance(model, SingleStream)  # no other has an outcome
+        assert isinstance(model, SingleStreamModel)  # no other has an outcome
 
-        def samples() -> Samples:
-            return outcome.put(self.subject.samples(self.few))
+        def samples() -> SampleDataset:
+            return outcome.prepare(self.subject.samples(self.word_level_examples))
 
-        self.explained = AttributionPass(model, outcome, samples, self.attending.at_once, points)
-        self.passes.append(self.explained)
+        self.attribution_pass = AttributionPass(
+            model, outcome, samples, self.attending.batch, points
+        )
+        self.passes.append(self.attribution_pass)
 
-    def look_closer(self) -> None:
+    def add_cls_attention(self) -> None:
         """Also look at the few place by place."""
-        self.passes.append(self._look(self.looks, self.few))
+        self.passes.append(self._look(self.cls_attention, self.word_level_examples))
 
     @cached_property
     def rows(self) -> list[Sample]:
         """The few as the model reads them."""
-        samples = self.subject.samples(self.few)
+        samples = self.subject.samples(self.word_level_examples)
         return list(samples.get(range(len(samples)), ()))
 
     @property
     def cut_off(self) -> list[str]:
         """A note on what was lost of its texts, if anything was."""
-        if not self.masses.dropped:
+        if not self.importance_consumer.dropped:
             return []
-        pieces = counted(self.masses.dropped, "piece")
+        pieces = format_count(self.importance_consumer.dropped, "piece")
         return [f"{pieces} cut off from texts that did not fit (--max-length)"]
 
     def importance(self, bootstrap: Bootstrap) -> ImportanceEstimate:
         """Its masses, with resamples; raises InputError if there are none."""
-        if not self.masses.layers.numbers:
+        if not self.importance_consumer.layers.numbers:
             raise InputError("no layer of this model attends to text and regions alike")
-        return ImportanceEstimate(self.masses, bootstrap)
+        return ImportanceEstimate(self.importance_consumer, bootstrap)
 
-    def about(self, numbers: Told, bootstrap: Bootstrap, bootstrap_of_few: Bootstrap) -> Told:
+    def to_json(
+        self, numbers: JsonObject, bootstrap: Bootstrap, bootstrap_of_few: Bootstrap
+    ) -> JsonObject:
         """What `result.json` says of it; `numbers` are those of its attention."""
         inputs = None
         if self.ablation is not None:
-            inputs = self.ablation.about(bootstrap)
+            inputs = self.ablation.to_json(bootstrap)
             self._note(self.ablation.notes)
-        explained: Told | None = None
-        if self.unexplained:
-            explained = {"undefined": self.unexplained}
-        elif self.explained is not None:
-            explained = attribution.about(self.explained, self.looks, self.rows, bootstrap_of_few)
-            self._note(attribution.notes_on(explained))
+        explained: JsonObject | None = None
+        if self.no_attribution_reason:
+            explained = {"undefined": self.no_attribution_reason}
+        elif self.attribution_pass is not None:
+            explained = attribution.attribution_summary(
+                self.attribution_pass, self.cls_attention, self.rows, bootstrap_of_few
+            )
+            self._note(attribution.completeness_notes(explained))
         return {
             "model": self.attending.model,
             "untrained": self.attending.untrained,
-            "kind": self.subject.model.kind,
+            "kind": self.subject.model.architecture_name,
             **numbers,
             "inputs": inputs,
             "attribution": explained,
@@ -247,22 +271,28 @@ class _Model:
 
 
 def _selected_words(
-    config: ModalityConfig, analysis: _Analysis, device: torch.device
-) -> Told | None:
+    config: ModalityConfig, analysis: _ModalityAnalysis, device: torch.device
+) -> JsonObject | None:
     """Whether attention goes to the words that CLIP-TD's teacher selects; None without a teacher."""
     if not config.teacher:
         return None
-    options = Targeted(
-        teacher_images=config.teacher_images, words=config.words, relevance=config.relevance
+    options = TargetedDistillationSettings(
+        teacher_images=config.teacher_images, num_words=config.num_words, relevance=config.relevance
     )
     clip = load_frozen_clip(config.teacher)
-    samples = analysis.models[0].subject.samples(analysis.few)
+    samples = analysis.models[0].subject.samples(analysis.word_level_examples)
     teacher = ClipTeacher(clip, {"clip_words"}, options)
     teacher.to(device).fit(samples)
-    worths = selected_words.worths(teacher, analysis.models[0].rows, config.attending.at_once)
-    readers = [selected_words.WordAttention(model.rows, model.looks) for model in analysis.models]
-    found = selected_words.about(worths, readers, config.words, analysis.bootstrap_of_few)
-    asked = {"teacher": config.teacher, "words": config.words, "relevance": config.relevance}
+    worths = selected_words.teacher_word_scores(
+        teacher, analysis.models[0].rows, config.attention_model.batch
+    )
+    readers = [
+        selected_words.WordAttention(model.rows, model.cls_attention) for model in analysis.models
+    ]
+    found = selected_words.selected_words_summary(
+        worths, readers, config.num_words, analysis.bootstrap_of_few
+    )
+    asked = {"teacher": config.teacher, "words": config.num_words, "relevance": config.relevance}
     return {**asked, **found}
 
 
@@ -274,7 +304,7 @@ def images_of(examples: Sequence[Example]) -> list[str]:
 # -- tables ------------------------------------------------------------------------------------------------------------
 
 
-def tables(result: Told) -> str:
+def format_modality(result: JsonObject) -> str:
     """Everything as text."""
     parts = [f"{result['examples']:,} examples of {result['images']:,} images; {COUNTED}"]
     for model in result["models"]:
@@ -287,19 +317,19 @@ def tables(result: Told) -> str:
     return "\n\n".join(parts)
 
 
-def _name(model: Told) -> str:
+def _name(model: JsonObject) -> str:
     """What tables call a model."""
     return f"{model['model']} (random weights)" if model["untrained"] else str(model["model"])
 
 
-def _cell(number: Told) -> str:
+def _cell(number: JsonObject) -> str:
     """A number with its interval."""
     if number["mean"] is None:
         return "-"
     return f"{number['mean']:.3f} [{number['low']:.3f}, {number['high']:.3f}]"
 
 
-def _percent(number: Told) -> str:
+def _percent(number: JsonObject) -> str:
     """A share with its interval, in per cent."""
     if number["mean"] is None:
         return "-"
@@ -307,24 +337,24 @@ def _percent(number: Told) -> str:
     return f"{mean:.1f} [{low:.1f}, {high:.1f}]"
 
 
-def _layer_rows(rows: Sequence[Told], names: Sequence[str]) -> list[TableRow]:
+def _layer_rows(rows: Sequence[JsonObject], names: Sequence[str]) -> list[TableRow]:
     return [
         {"layer": str(row["layer"])} | {name: _percent(row[name]) for name in names} for row in rows
     ]
 
 
-def _of_model(model: Told, query: str) -> list[str]:
+def _of_model(model: JsonObject, query: str) -> list[str]:
     """A model's own tables."""
-    names = [*KINDS, "gap"]
+    names = [*ATTENTION_TARGETS, "gap"]
     rows = _layer_rows(model["by_layer"], names)
     rows.append({"layer": "all"} | {name: _percent(model["overall"][name]) for name in names})
-    even = {name: _percent(model["uniform"][name]) for name in KINDS}
+    even = {name: _percent(model["uniform"][name]) for name in ATTENTION_TARGETS}
     rows.append({"layer": "even attention"} | even | {"gap": ""})
-    ratio = {name: _cell(model["ratio"][name]) for name in KINDS}
+    ratio = {name: _cell(model["ratio"][name]) for name in ATTENTION_TARGETS}
     rows.append({"layer": "all / even"} | ratio | {"gap": ""})
     asked = "[CLS]" if query == "cls" else "all places"
     parts = [
-        f"{_name(model)}: attention of {asked}, % (95 % intervals over images)\n\n{table(rows)}"
+        f"{_name(model)}: attention of {asked}, % (95 % intervals over images)\n\n{format_table(rows)}"
     ]
     if model["inputs"]:
         parts.append(_of_inputs(model["inputs"]))
@@ -333,7 +363,7 @@ def _of_model(model: Told, query: str) -> list[str]:
     return parts
 
 
-def _of_inputs(inputs: Told) -> str:
+def _of_inputs(inputs: JsonObject) -> str:
     title = "how much the answer depends on image and text"
     if "undefined" in inputs:
         return f"{title}: {inputs['undefined']}"
@@ -351,10 +381,10 @@ def _of_inputs(inputs: Told) -> str:
         for row in inputs["rows"]
         if "undefined" in row
     ]
-    return "\n".join([title, "", table(rows), *reasons])
+    return "\n".join([title, "", format_table(rows), *reasons])
 
 
-def _of_attribution(found: Told) -> str:
+def _of_attribution(found: JsonObject) -> str:
     title = "integrated gradients"
     if "undefined" in found:
         return f"{title}: {found['undefined']}"
@@ -362,18 +392,18 @@ def _of_attribution(found: Told) -> str:
     regions = found["agreement"]["regions"]["mean_of_layers"]
     return "\n".join(
         [
-            f"{title} of the {found['explains']}, {found['examples']:,} examples, {found['line_points']} points",
-            f"  complete within {100 * COMPLETE:.0f} % or {CLOSE}: {100 * found['complete']:.1f} % of examples",
+            f"{title} of the {found['explains']}, {found['examples']:,} examples, {found['ig_steps']} points",
+            f"  complete within {100 * COMPLETE_RELATIVE:.0f} % or {COMPLETE_ABSOLUTE}: {100 * found['complete']:.1f} % of examples",
             f"  share of the text: {_percent(found['text_share'])} %",
             f"  rank correlation with [CLS]'s attention, words: {_cell(words)}, regions: {_cell(regions)}",
         ]
     )
 
 
-def _of_difference(result: Told) -> list[str]:
+def _of_difference(result: JsonObject) -> list[str]:
     """The second model less the first."""
     found = result["difference"]
-    names = [*KINDS, "gap"]
+    names = [*ATTENTION_TARGETS, "gap"]
     rows = _layer_rows(found.get("by_layer", ()), names)
     rows.append({"layer": "all"} | {name: _percent(found["overall"][name]) for name in names})
     one, other = (_name(model) for model in result["models"])
@@ -381,14 +411,14 @@ def _of_difference(result: Told) -> list[str]:
     lines = [
         f"{other} less {one}, percentage points",
         "",
-        table(rows),
+        format_table(rows),
         f"change in the size of the gap: {_percent(relative['gap_size'])} % of it; in visual mass: "
         f"{_percent(relative['visual'])} % of it",
     ]
     return ["\n".join(lines)]
 
 
-def _of_words(found: Told, names: Sequence[str]) -> list[str]:
+def _of_words(found: JsonObject, names: Sequence[str]) -> list[str]:
     """Attention to words against the teacher's scores, and one text."""
     rows: list[TableRow] = []
     for source, model in zip(names, found["models"], strict=True):
@@ -405,4 +435,7 @@ def _of_words(found: Told, names: Sequence[str]) -> list[str]:
             cells[f"attention of {source}, %"] = f"{100 * attention:.2f}"
         shown.append(cells)
     title = f"[CLS]'s attention to words against the scores by which {found['teacher']} selects {found['words']}"
-    return [f"{title}\n\n{table(rows)}", f"{found['shown']['text']}\n\n{table(shown)}"]
+    return [
+        f"{title}\n\n{format_table(rows)}",
+        f"{found['shown']['text']}\n\n{format_table(shown)}",
+    ]

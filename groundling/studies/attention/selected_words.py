@@ -8,20 +8,25 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from groundling.core.batch import Sample, needed
-from groundling.data.text.keywords import select
-from groundling.data.text.words import spans
-from groundling.studies.attention.attribution import ranks_agree
-from groundling.studies.attention.importance import Bootstrap, ClsAttention, right_row, told
+from groundling.core.batch import Sample, require
+from groundling.data.text.keywords import select_tokens
+from groundling.data.text.words import word_spans
+from groundling.studies.attention.attribution import rank_correlation
+from groundling.studies.attention.importance import (
+    Bootstrap,
+    ClsAttention,
+    mean_with_interval,
+    right_choice_row,
+)
 from groundling.teachers.clip import ClipTeacher
-from groundling.teachers.clip_parts import text_of
+from groundling.teachers.clip_parts import text_for_clip
 
-ENOUGH = 4
+MIN_CANDIDATES = 4
 """Words that may be selected, of a text that is worth showing."""
 
 
 @dataclass(frozen=True)
-class Worth:
+class WordScores:
     """What the teacher makes of the K raw words of a row."""
 
     scores: np.ndarray
@@ -33,29 +38,31 @@ class Worth:
     text: str
 
 
-def worths(teacher: ClipTeacher, samples: Sequence[Sample], batch: int) -> list[Worth]:
-    """What a teacher, fitted to these samples, makes of the row of each that `right_row` names."""
-    rows = [sample.rows[right_row(sample)] for sample in samples]
+def teacher_word_scores(
+    teacher: ClipTeacher, samples: Sequence[Sample], batch: int
+) -> list[WordScores]:
+    """What a teacher, fitted to these samples, makes of the row of each that `right_choice_row` names."""
+    rows = [sample.rows[right_choice_row(sample)] for sample in samples]
     found = []
     for start in range(0, len(rows), batch):
         some = rows[start : start + batch]
         for row, (scores, candidates) in zip(some, teacher.word_scores(some), strict=True):
-            text = text_of(needed(row.example, "example", "a teacher"))
-            words = tuple(text[first:last] for first, last in spans(text))
-            found.append(Worth(scores[: len(words)], candidates[: len(words)], words, text))
+            text = text_for_clip(require(row.example, "example", "a teacher"))
+            words = tuple(text[first:last] for first, last in word_spans(text))
+            found.append(WordScores(scores[: len(words)], candidates[: len(words)], words, text))
     return found
 
 
-def attention_of_words(looks: np.ndarray, sample: Sample, count: int) -> np.ndarray:
+def sum_word_attention(looks: np.ndarray, sample: Sample, count: int) -> np.ndarray:
     """[CLS]'s attention (layers, T + R) to each raw word (layers, count), summed over its pieces; 0 of one not read."""
-    word = needed(sample.rows[right_row(sample)].text, "text", "a student").word
+    word = require(sample.rows[right_choice_row(sample)].text, "text", "a student").word_ids
     inside = (word >= 0) & (word < count)
     of_words = np.zeros((len(looks), count))
     np.add.at(of_words.T, word[inside], looks[:, : len(word)][:, inside].T)
     return of_words
 
 
-def agreement(attention: np.ndarray, worth: Worth, most: int) -> np.ndarray:
+def selection_agreement(attention: np.ndarray, worth: WordScores, most: int) -> np.ndarray:
     """(layers + 1, 3) of attention (layers, K): for each layer, and last for the mean of layers, over candidates.
 
     Spearman's correlation with the scores; the share of the `most` selected words that are among as many with the most
@@ -68,10 +75,10 @@ def agreement(attention: np.ndarray, worth: Worth, most: int) -> np.ndarray:
         if not many:
             found.append([np.nan] * 3)
             continue
-        chosen = select(worth.scores, worth.candidates, most)
-        looked_at = select(row, worth.candidates, most)
+        chosen = select_tokens(worth.scores, worth.candidates, most)
+        looked_at = select_tokens(row, worth.candidates, most)
         shared = len(np.intersect1d(chosen, looked_at)) / many
-        ranks = ranks_agree(row[places], worth.scores[places])
+        ranks = rank_correlation(row[places], worth.scores[places])
         found.append([ranks, shared, many / len(places)])
     return np.array(found)
 
@@ -81,20 +88,20 @@ class WordAttention(NamedTuple):
 
     rows: Sequence[Sample]
     """The texts as it reads them."""
-    looks: ClsAttention
+    cls_attention: ClsAttention
     """What it looked at in them."""
 
-    def attentions(self, worths: Sequence[Worth]) -> list[np.ndarray]:
+    def attentions(self, worths: Sequence[WordScores]) -> list[np.ndarray]:
         """Its attention (layers, K) to each word of each text."""
-        looks = self.looks.by_sample.rows
+        looks = self.cls_attention.by_sample.rows
         return [
-            attention_of_words(looks[place], sample, len(worth.words))
+            sum_word_attention(looks[place], sample, len(worth.words))
             for place, (sample, worth) in enumerate(zip(self.rows, worths, strict=True))
         ]
 
 
-def about(
-    worths: Sequence[Worth], readers: Sequence[WordAttention], most: int, bootstrap: Bootstrap
+def selected_words_summary(
+    worths: Sequence[WordScores], readers: Sequence[WordAttention], most: int, bootstrap: Bootstrap
 ) -> dict[str, Any]:
     """What `result.json` says: whether attention goes to the `most` words of each text that the teacher selects.
 
@@ -102,30 +109,33 @@ def about(
     """
     attentions = [reader.attentions(worths) for reader in readers]
     scores = [
-        np.stack([agreement(*one, most) for one in zip(each, worths, strict=True)])
+        np.stack([selection_agreement(*one, most) for one in zip(each, worths, strict=True)])
         for each in attentions
     ]
     difference = None
     if len(scores) == 2:
         change = bootstrap.means(scores[1][:, -1, :2] - scores[0][:, -1, :2])
-        difference = {"ranks": told(change[:, 0]), "overlap": told(change[:, 1])}
-    place = next((n for n, one in enumerate(worths) if one.candidates.sum() >= ENOUGH), 0)
+        difference = {
+            "ranks": mean_with_interval(change[:, 0]),
+            "overlap": mean_with_interval(change[:, 1]),
+        }
+    place = next((n for n, one in enumerate(worths) if one.candidates.sum() >= MIN_CANDIDATES), 0)
     return {
         "examples": len(worths),
         "models": [
             {
-                "ranks": bootstrap.by_layer(one[..., 0], reader.looks.layers.numbers),
-                "overlap": bootstrap.by_layer(one[..., 1], reader.looks.layers.numbers),
+                "ranks": bootstrap.by_layer(one[..., 0], reader.cls_attention.layers.numbers),
+                "overlap": bootstrap.by_layer(one[..., 1], reader.cls_attention.layers.numbers),
             }
             for one, reader in zip(scores, readers, strict=True)
         ],
-        "overlap_by_chance": told(bootstrap.means(scores[0][:, -1, 2])),
+        "overlap_by_chance": mean_with_interval(bootstrap.means(scores[0][:, -1, 2])),
         "difference": difference,
-        "shown": shown(worths[place], [each[place] for each in attentions]),
+        "shown": example_scores(worths[place], [each[place] for each in attentions]),
     }
 
 
-def shown(worth: Worth, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
+def example_scores(worth: WordScores, attentions: Sequence[np.ndarray]) -> dict[str, Any]:
     """A text's words with the teacher's scores and each model's attention, the mean of layers, as JSON (Figure 2)."""
     means = [attention.mean(0) for attention in attentions]
     rows = []

@@ -19,53 +19,53 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import torch
 
-from groundling.core.batch import Example, Gold, needed
+from groundling.core.batch import Example, GoldBoxes, require
 from groundling.core.errors import InputError
 from groundling.data.regions.samples import Mark
 from groundling.data.text.parses import (
     ROOT,
     Parse,
     ParsedWord,
-    aligned,
-    characters,
-    parses_by,
+    align_parse,
+    format_conllu,
+    normalize_characters,
+    parse_texts,
     read_parses,
-    written,
 )
 from groundling.models.attention import AttentionMap, PositionKind
 from groundling.runs.folder import write_whole
-from groundling.runs.progress import Work
-from groundling.runs.report import TableRow, counted, table
+from groundling.runs.progress import CommandContext
+from groundling.runs.report import TableRow, format_count, format_table
 from groundling.runs.run import Run
 from groundling.studies.attention.commands import (
-    GOLD,
-    Attending,
+    GOLD_PARSES,
+    AttentionSettings,
     CaptionsConfig,
     SyntaxConfig,
     parses_of,
 )
-from groundling.studies.attention.dependency_labels import Scheme, relabelled
+from groundling.studies.attention.dependency_labels import LabelScheme, relabel
+from groundling.studies.attention.forward_passes import AttentionPass, ExactSums, run_passes
 from groundling.studies.attention.grounding import (
     MEASURES,
     POINTING,
-    Board,
-    Facts,
+    GroundingResult,
     HeadGrounding,
-    Hits,
+    HeadLeaderboard,
+    PhraseBaselines,
     PhraseSpan,
     PhraseStatus,
-    halves,
+    assign_halves,
 )
 from groundling.studies.attention.inspected_models import RegionModel
-from groundling.studies.attention.passes import AttentionPass, Sums, read_all
-from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, Caption, captions
+from groundling.tasks.flickr_entities import FLICKR30K, PROTOCOLS, EntitiesCaption, read_captions
 from groundling.tasks.flickr_entities import EntityPhrase as Entity
 
-End = Literal["head", "dependent"]
+ArcEnd = Literal["head", "dependent"]
 """Which end of an arc the phrase is."""
-PROTOCOL = "any-box"
+BOX_PROTOCOL = "any-box"
 """A region is right that matches any of a phrase's boxes."""
-TABLE_2: dict[str, End] = {
+TABLE_2: dict[str, ArcEnd] = {
     "det": "head",
     "pobj": "dependent",
     "amod": "head",
@@ -84,7 +84,7 @@ TABLE_2: dict[str, End] = {
 class ParsedCaption:
     """A caption with its parse."""
 
-    caption: Caption
+    caption: EntitiesCaption
     words: tuple[ParsedWord, ...]
     spans: np.ndarray
     """(W, 2): first character of each word in the caption, and the one after its last."""
@@ -95,7 +95,7 @@ class Arc:
     """An arc between a phrase's word and another one."""
 
     relation: str
-    entity: End
+    phrase_end: ArcEnd
     """Which end the phrase is."""
     phrase: Entity
     other: int
@@ -115,17 +115,19 @@ class MatchedParses(NamedTuple):
     """Sentences that name another caption or image, or are of no caption here."""
 
 
-def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme) -> MatchedParses:
+def match_parses(
+    captions: Sequence[EntitiesCaption], parses: Sequence[Parse], scheme: LabelScheme
+) -> MatchedParses:
     """Each caption's parse, its labels those of `scheme`.
 
     A parse whose id is IMAGE#NUMBER is that caption's; one that names an image, that of its caption with these words;
     any other, that of every caption with these words and no parse of its own. The first of several counts.
     """
     by_id = {caption.id: caption for caption in captions}
-    by_text: dict[str, list[Caption]] = defaultdict(list)
-    by_image: dict[str, list[Caption]] = defaultdict(list)
+    by_text: dict[str, list[EntitiesCaption]] = defaultdict(list)
+    by_image: dict[str, list[EntitiesCaption]] = defaultdict(list)
     for caption in captions:
-        by_text[characters(caption.text)].append(caption)
+        by_text[normalize_characters(caption.text)].append(caption)
         by_image[caption.image].append(caption)
     found: dict[str, ParsedCaption] = {}
     unaligned = []
@@ -141,12 +143,12 @@ def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme
         elsewhere += not candidates
         fits = False
         for caption in candidates:
-            spans = aligned(parse, caption.text)
+            spans = align_parse(parse, caption.text)
             if spans is None:
                 continue
             fits = True
             if caption.id not in found:
-                found[caption.id] = ParsedCaption(caption, relabelled(parse.words, scheme), spans)
+                found[caption.id] = ParsedCaption(caption, relabel(parse.words, scheme), spans)
         if candidates and not fits:
             unaligned.append(f"{parse.where}: {' '.join(parse.tokens)[:60]!r}")
     parsed = [found[caption.id] for caption in captions if caption.id in found]
@@ -154,10 +156,12 @@ def matched(captions: Sequence[Caption], parses: Sequence[Parse], scheme: Scheme
     return MatchedParses(parsed, unparsed, unaligned, elsewhere)
 
 
-def arcs_of(one: ParsedCaption, other_phrases: bool = False) -> tuple[list[Arc], Counter[str]]:
+def arcs_of(
+    one: ParsedCaption, include_other_phrases: bool = False
+) -> tuple[list[Arc], Counter[str]]:
     """The arcs at the words that a caption's phrases with boxes hang by, and what was passed by.
 
-    Those inside a phrase count too. `other_phrases`: so do those whose other end is in another phrase with boxes, which
+    Those inside a phrase count too. `include_other_phrases`: so do those whose other end is in another phrase with boxes, which
     has a thing of its own to look at.
     """
     told: Counter[str] = Counter()
@@ -171,7 +175,7 @@ def arcs_of(one: ParsedCaption, other_phrases: bool = False) -> tuple[list[Arc],
             continue
         others = set().union(*members[:number], *members[number + 1 :]) - own
         for relation, entity, place in _at(one.words, tops[0]):
-            if place in others and not other_phrases:
+            if place in others and not include_other_phrases:
                 told["arcs_to_other_phrases"] += 1
                 continue
             arcs.append(Arc(relation, entity, phrase, place))
@@ -184,9 +188,9 @@ def _members(phrase: Entity, spans: np.ndarray) -> set[int]:
     return set(np.flatnonzero(touched).tolist())
 
 
-def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, End, int]]:
+def _at(words: Sequence[ParsedWord], top: int) -> list[tuple[str, ArcEnd, int]]:
     """The arcs at a word: relation, which end it is itself, and the number of the other one."""
-    arcs: list[tuple[str, End, int]] = []
+    arcs: list[tuple[str, ArcEnd, int]] = []
     if words[top].head != ROOT:
         arcs.append((words[top].relation, "dependent", words[top].head))
     for place, word in enumerate(words):
@@ -204,26 +208,28 @@ class ArcQuestions(NamedTuple):
     """Of each, its arcs: from the other word, for the boxes of the phrase."""
     relations: list[list[int]]
     """The same arcs' relations, as numbers in `names`."""
-    names: list[tuple[str, End]]
+    names: list[tuple[str, ArcEnd]]
     """Every relation with the end that the phrase is, the most frequent first."""
-    told: Counter[str]
+    skip_counts: Counter[str]
     """What was passed by."""
 
     def halves(self, seed: int) -> dict[str, int]:
         """Which half of the images each one is in."""
-        return halves([one.images[0] for one in self.examples], seed)
+        return assign_halves([one.images[0] for one in self.examples], seed)
 
 
-def questions(parsed: Sequence[ParsedCaption], other_phrases: bool = False) -> ArcQuestions:
+def make_arc_questions(
+    parsed: Sequence[ParsedCaption], include_other_phrases: bool = False
+) -> ArcQuestions:
     """The arcs of all captions, see `arcs_of`."""
     told: Counter[str] = Counter()
     of_captions: list[tuple[ParsedCaption, list[Arc]]] = []
     for one in parsed:
-        arcs, passed_by = arcs_of(one, other_phrases)
+        arcs, passed_by = arcs_of(one, include_other_phrases)
         told += passed_by
         if arcs:
             of_captions.append((one, arcs))
-    counts = Counter((arc.relation, arc.entity) for _, arcs in of_captions for arc in arcs)
+    counts = Counter((arc.relation, arc.phrase_end) for _, arcs in of_captions for arc in arcs)
     names = sorted(counts, key=lambda name: (-counts[name], name))
     number = {name: place for place, name in enumerate(names)}
     examples, phrases, relations = [], [], []
@@ -231,22 +237,22 @@ def questions(parsed: Sequence[ParsedCaption], other_phrases: bool = False) -> A
         caption = one.caption
         examples.append(Example(caption.id, caption.text, images=(caption.image,)))
         phrases.append([_asked(one, arc) for arc in arcs])
-        relations.append([number[arc.relation, arc.entity] for arc in arcs])
+        relations.append([number[arc.relation, arc.phrase_end] for arc in arcs])
     return ArcQuestions(examples, phrases, relations, names, told)
 
 
 def _asked(one: ParsedCaption, arc: Arc) -> PhraseSpan:
     start, stop = one.spans[arc.other].tolist()
     caption = one.caption
-    gold = Gold(PROTOCOLS[PROTOCOL](arc.phrase.boxes), caption.size)
-    example = Example(caption.id, caption.text, images=(caption.image,), gold=gold)
+    gold = GoldBoxes(PROTOCOLS[BOX_PROTOCOL](arc.phrase.boxes), caption.size)
+    example = Example(caption.id, caption.text, images=(caption.image,), gold_boxes=gold)
     return PhraseSpan(example, start, stop)
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-class Arcs(HeadGrounding):
+class ArcGrounding(HeadGrounding):
     """Asks every head at the mean of a word's pieces, and sums by relation what regions get."""
 
     def __init__(
@@ -260,17 +266,17 @@ class Arcs(HeadGrounding):
         super().__init__(phrases, mark, half, "mean")
         self.relations = relations
         self.count = 1 + max(number for own in relations for number in own)
-        self.shares: list[Sums] = []
+        self.shares: list[ExactSums] = []
 
     def _rows(self, one: AttentionMap, asked: Any) -> np.ndarray:
         """As `HeadGrounding`'s; what regions get of each is summed by its relation and half."""
         rows = super()._rows(one, asked)
         number = self.layers.index((one.name, one.layer))
         if number == len(self.shares):
-            self.shares.append(Sums(self.count, 2, self.heads))
-        is_region = one.columns.holds.cpu().numpy()[asked.row] == PositionKind.REGION
+            self.shares.append(ExactSums(self.count, 2, self.heads))
+        is_region = one.columns.kinds.cpu().numpy()[asked.row] == PositionKind.REGION
         share = np.where(is_region[:, None], rows, 0).sum(-1)
-        share[asked.state != PhraseStatus.ASKED] = 0
+        share[asked.state != PhraseStatus.SCORED] = 0
         places = dict.fromkeys(asked.place.tolist())
         relation = np.concatenate([self.relations[place] for place in places])
         half = np.array(self.half)[asked.place]
@@ -279,23 +285,23 @@ class Arcs(HeadGrounding):
         self.shares[number].add(slice(None), sums)
         return rows
 
-    def kept(self) -> dict[str, Any]:
+    def local_result(self) -> dict[str, Any]:
         """As `HeadGrounding`'s, and the sums by relation."""
-        return {**super().kept(), "shares": [one.kept() for one in self.shares]}
+        return {**super().local_result(), "shares": [one.local_result() for one in self.shares]}
 
     def merge(self, parts: Sequence[dict[str, Any]]) -> None:
         """As `HeadGrounding`'s, and the sums by relation."""
         super().merge(parts)
-        self.shares = [Sums(self.count, 2, self.heads) for _ in self.layers]
+        self.shares = [ExactSums(self.count, 2, self.heads) for _ in self.layers]
         for number, sums in enumerate(self.shares):
             sums.merge([part["shares"][number] for part in parts if part["shares"]])
 
-    def by_relation(self) -> list[Hits]:
-        """What was found of each relation's arcs; of what `Hits` measures only what regions get, 0 for the rest."""
+    def by_relation(self) -> list[GroundingResult]:
+        """What was found of each relation's arcs; of what `GroundingResult` measures only what regions get, 0 for the rest."""
         every = self.result()
         relation = np.concatenate(self.relations)
         half = np.repeat(self.half, [len(own) for own in self.relations])
-        is_asked = every.facts.state == PhraseStatus.ASKED
+        is_asked = every.baselines.status == PhraseStatus.SCORED
         shares = np.stack([one.values() for one in self.shares], 2)  # (relations, 2, layers, H)
         found = []
         for number in range(self.count):
@@ -304,8 +310,10 @@ class Arcs(HeadGrounding):
             means = np.zeros((2, len(every.heads), len(MEASURES)))
             with np.errstate(invalid="ignore", divide="ignore"):
                 means[..., 0] = shares[number].reshape(2, -1) / np.array(counts)[:, None]
-            facts = Facts(*(values[own] for values in every.facts))
-            found.append(Hits(facts, every.hits[own], means, every.heads, every.measure))
+            facts = PhraseBaselines(*(values[own] for values in every.baselines))
+            found.append(
+                GroundingResult(facts, every.is_right[own], means, every.heads, every.measure)
+            )
         return found
 
 
@@ -315,9 +323,9 @@ class Arcs(HeadGrounding):
 COUNTED = "layers and heads count from 0"
 SHOWN = 20
 """Most captions of one kind that the result names."""
-OUTCOMES = {
-    PhraseStatus.CUT: "cut_off",
-    PhraseStatus.NO_PIECES: "without_pieces",
+SYNTAX_STATUS_KEYS = {
+    PhraseStatus.TRUNCATED: "cut_off",
+    PhraseStatus.NO_TOKENS: "without_pieces",
     PhraseStatus.SPLITS_WORD: "split_a_word",
 }
 """Why a word was not asked, as the result says it."""
@@ -333,35 +341,37 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
         InputError: The model reads no regions or gives no attention, a file is missing or malformed, a parser is not
             installed, or no relation has enough arcs.
     """
-    every = captions(Path(config.data), config.split, unrelated=config.unrelated)
+    every = read_captions(
+        Path(config.data), config.split, unrelated=config.include_unrelated_captions
+    )
     # A parser is asked once, and what it said is then the file of parses.
     parses = parses_of(config) or _ask_parser(config.parses, every, run)
-    parsed = matched(every, read_parses(parses), config.labels)
-    _check_parsed(parsed, str(parses), len(every), config.other_images)
-    asked = questions(parsed.parsed, config.other_phrases)
-    make = partial(plan, config.attending, asked, config.other_images)
+    parsed = match_parses(every, read_parses(parses), config.labels)
+    _check_parsed(parsed, str(parses), len(every), config.shuffled_images_control)
+    asked = make_arc_questions(parsed.parsed, config.include_other_phrases)
+    make = partial(syntax_passes, config.attention_model, asked, config.shuffled_images_control)
     looks = make(run.state.device)
-    read_all(looks, make, config.processes)
-    arcs = [one for look in looks for one in look.consumers if isinstance(one, Arcs)]
+    run_passes(looks, make, config.processes)
+    arcs = [one for look in looks for one in look.consumers if isinstance(one, ArcGrounding)]
     relations, rare = _relations(
-        asked, arcs, config.active, config.attending.seed, config.least_arcs
+        asked, arcs, config.min_region_attention, config.attention_model.seed, config.min_arcs
     )
     if not relations:
-        raise InputError(_too_rare(config.least_arcs, rare, parsed))
+        raise InputError(_too_rare(config.min_arcs, rare, parsed))
     counts = _counts(len(every), parsed, asked, arcs[0])
     run.save(lambda folder: _write_table(folder, relations))
-    run.note(*_notes(counts, parsed, relations, config.active))
+    run.note(*_notes(counts, parsed, relations, config.min_region_attention))
     return {
         "task": FLICKR30K.name,
         "split": config.split,
-        "model": config.attending.model,
-        "untrained": config.attending.untrained,
+        "model": config.attention_model.model,
+        "untrained": config.attention_model.untrained,
         "parses": config.parses,
         "labels": config.labels,
-        "protocol": PROTOCOL,
+        "protocol": BOX_PROTOCOL,
         "counted": COUNTED,
         "query": "mean over the other word's pieces",
-        "active_above": config.active,
+        "active_above": config.min_region_attention,
         "counts": counts,
         "unaligned": parsed.unaligned[:SHOWN],
         "unparsed": parsed.unparsed[:SHOWN],
@@ -374,31 +384,33 @@ def syntax(config: SyntaxConfig, run: Run) -> dict[str, Any]:
 # -- captions and parses -----------------------------------------------------------------------------------------------
 
 
-def write_captions(config: CaptionsConfig, work: Work) -> str:
+def write_captions(config: CaptionsConfig, work: CommandContext) -> str:
     """Write the captions to the file `work.out`, one a line; returns how many, in words.
 
     Raises InputError if the data is missing or malformed, or the file cannot be written.
     """
-    told = captions(Path(config.data), config.split, unrelated=config.unrelated)
+    told = read_captions(
+        Path(config.data), config.split, unrelated=config.include_unrelated_captions
+    )
     write_whole(work.out, "".join(f"{caption.text}\n" for caption in told))
     return f"{work.out}: {len(told):,} captions, one a line"
 
 
-def _ask_parser(parser: str, of: Sequence[Caption], run: Run) -> Path:
+def _ask_parser(parser: str, of: Sequence[EntitiesCaption], run: Run) -> Path:
     """Where the parses of spaCy or Stanza are, once the first process has them."""
-    path = run.folder / GOLD
+    path = run.folder / GOLD_PARSES
     with run.state.main_process_first():
         if not path.exists():
-            write_parses(path, parses_by(parser, [caption.text for caption in of]), of)
+            write_parses(path, parse_texts(parser, [caption.text for caption in of]), of)
     return path
 
 
-def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[Caption]) -> None:
+def write_parses(path: Path, parses: Sequence[Parse], of: Sequence[EntitiesCaption]) -> None:
     """The parses of captions as a CoNLL-U file that names them."""
     lines = []
     for parse, caption in zip(parses, of, strict=True):
         if parse.words:  # a sentence without any is none
-            lines += written(replace(parse, id=caption.id))
+            lines += format_conllu(replace(parse, id=caption.id))
     write_whole(path, "".join(f"{line}\n" for line in lines))
 
 
@@ -412,42 +424,42 @@ def _check_parsed(found: MatchedParses, parses: str, count: int, other_images: b
         left_out = f"; {found.elsewhere:,} name other ones" if found.elsewhere else ""
         raise InputError(
             f"{parses}: its sentences are captions of one image alone, {next(iter(images))}{left_out}; the "
-            "control beside other images needs two (--no-other-images leaves it out)"
+            "control beside other images needs two (--no-shuffled-images-control leaves it out)"
         )
 
 
 # -- asking ------------------------------------------------------------------------------------------------------------
 
 
-def plan(
-    attending: Attending, asked: ArcQuestions, other_images: bool, device: torch.device
+def syntax_passes(
+    attending: AttentionSettings, asked: ArcQuestions, other_images: bool, device: torch.device
 ) -> list[AttentionPass]:
     """The pass, and the one beside the looks of other images."""
     attended = RegionModel(attending, device)
     half_of = asked.halves(attending.seed)
     half = [half_of[one.images[0]] for one in asked.examples]
-    mark = attended.mark(needed(FLICKR30K.mark, "mark", "syntax"))
+    mark = attended.mark(require(FLICKR30K.label_regions, "label_regions", "syntax"))
     looks = []
     for others in (False, True)[: 1 + other_images]:
         samples = partial(attended.samples, asked.examples, others)
-        arcs = Arcs(asked.phrases, mark, half, asked.relations)
-        looks.append(AttentionPass(attended.model, samples, [arcs], attending.at_once))
+        arcs = ArcGrounding(asked.phrases, mark, half, asked.relations)
+        looks.append(AttentionPass(attended.model, samples, [arcs], attending.batch))
     return looks
 
 
-def _too_rare(least_arcs: int, rare: Mapping[str, int], found: MatchedParses) -> str:
+def _too_rare(min_arcs: int, rare: Mapping[str, int], found: MatchedParses) -> str:
     """That no relation has arcs enough, as an error says it."""
     most = max(rare, key=lambda name: rare[name], default="")
     least = f"the most frequent, {most}, has {rare[most]}" if most else "there are none"
-    told = counted(len(found.unaligned), "sentence") + " not aligned with its caption"
+    told = format_count(len(found.unaligned), "sentence") + " not aligned with its caption"
     return (
-        f"no relation has {least_arcs} arcs at a phrase with boxes: {least} ({told}, "
-        f"{len(found.unparsed)} without a parse); --least-arcs asks for fewer"
+        f"no relation has {min_arcs} arcs at a phrase with boxes: {least} ({told}, "
+        f"{len(found.unparsed)} without a parse); --min-arcs asks for fewer"
     )
 
 
 def _relations(
-    asked: ArcQuestions, looks: Sequence[Arcs], active: float, seed: int, least_arcs: int
+    asked: ArcQuestions, looks: Sequence[ArcGrounding], active: float, seed: int, min_arcs: int
 ) -> tuple[list[dict[str, Any]], dict[str, int]]:
     """What is told of every relation that has enough arcs, and how many the others have."""
     half_of = asked.halves(seed)
@@ -463,13 +475,13 @@ def _relations(
     for place, (name, end) in enumerate(asked.names):
         own = relation == place
         hits = found[place]
-        arcs = int((hits.facts.state == PhraseStatus.ASKED).sum())
-        if arcs < least_arcs:
+        arcs = int((hits.baselines.status == PhraseStatus.SCORED).sum())
+        if arcs < min_arcs:
             rare[f"{name}, phrase is {end}"] = arcs
             continue
         kinds: list[tuple[str, ...]] = [()] * int(own.sum())
         null = others[0][place] if others else None
-        board = Board(hits, image[own], half[own], kinds, active, seed, null)
+        board = HeadLeaderboard(hits, image[own], half[own], kinds, active, seed, null)
         row = {"relation": name, "phrase_is": end, "table_2": TABLE_2.get(name) == end}
         told.append({**row, "arcs": arcs, **_without(board.report())})
     return told, rare
@@ -491,11 +503,11 @@ def _without(report: dict[str, Any]) -> dict[str, Any]:
 
 
 def _counts(
-    captions: int, matched: MatchedParses, asked: ArcQuestions, look: Arcs
+    captions: int, matched: MatchedParses, asked: ArcQuestions, look: ArcGrounding
 ) -> dict[str, int]:
-    facts = look.result().facts
-    states = Counter(facts.state.tolist())
-    told = asked.told
+    facts = look.result().baselines
+    states = Counter(facts.status.tolist())
+    told = asked.skip_counts
     return {
         "captions": captions,
         "parsed": len(matched.parsed),
@@ -504,18 +516,21 @@ def _counts(
         "sentences_of_other_captions": matched.elsewhere,
         "phrases": sum(len(one.caption.phrases) for one in matched.parsed),
         "phrases_of_several_heads": told["phrases_of_several_heads"],
-        "arcs": len(facts.state),
+        "arcs": len(facts.status),
         "arcs_to_other_phrases": told["arcs_to_other_phrases"],
-        "asked": states[PhraseStatus.ASKED],
-        **{name: states[state] for state, name in OUTCOMES.items()},
-        "in_images_without_regions": int((facts.regions == 0).sum()),
+        "asked": states[PhraseStatus.SCORED],
+        **{name: states[state] for state, name in SYNTAX_STATUS_KEYS.items()},
+        "in_images_without_regions": int((facts.region_count == 0).sum()),
     }
 
 
-TOLD_OF = {
+NOTES_OF_COUNTS = {
     "unparsed": ("caption", "left out: without a parse"),
     "phrases_of_several_heads": ("phrase", "left out: several words have their parent outside"),
-    "arcs_to_other_phrases": ("arc", "left out: to another phrase with boxes (--other-phrases)"),
+    "arcs_to_other_phrases": (
+        "arc",
+        "left out: to another phrase with boxes (--include-other-phrases)",
+    ),
     "cut_off": ("word", "left out: cut off with the end of a caption (--max-length)"),
     "without_pieces": ("word", "left out: without a piece of the tokenizer's"),
     "split_a_word": ("word", "left out: beginning or ending within another"),
@@ -531,13 +546,13 @@ def _notes(
     active: float,
 ) -> list[str]:
     notes = [
-        f"{counted(counts[name], noun)} {why}"
-        for name, (noun, why) in TOLD_OF.items()
+        f"{format_count(counts[name], noun)} {why}"
+        for name, (noun, why) in NOTES_OF_COUNTS.items()
         if counts[name]
     ]
     if matched.unaligned:
         notes.append(
-            f"{counted(len(matched.unaligned), 'sentence')} left out: not the words of the caption named; first "
+            f"{format_count(len(matched.unaligned), 'sentence')} left out: not the words of the caption named; first "
             f"{matched.unaligned[0]}"
         )
     if all(one["confidence"] is None for one in relations):
@@ -550,7 +565,7 @@ def _notes(
     if not any(one["active_heads"] for one in relations):
         notes.append(
             f"no head sends more than {active:.0%} of its attention from any relation's words to regions; "
-            "--active 0 takes all heads"
+            "--min-region-attention 0 takes all heads"
         )
     return notes
 
@@ -570,7 +585,7 @@ def _write_table(folder: Path, relations: Sequence[dict[str, Any]]) -> None:
     write_whole(folder / "relations.csv", text.getvalue())
 
 
-def told(result: dict[str, Any]) -> str:
+def format_syntax(result: dict[str, Any]) -> str:
     """The result for people: the paper's relations, then all others."""
     counts = result["counts"]
     lines = [
@@ -583,7 +598,7 @@ def told(result: dict[str, Any]) -> str:
     others = [one for one in relations if not one["table_2"]]
     for heading, rows in (("relations of the paper's Table 2", of_paper), ("others", others)):
         if rows:
-            lines.append(f"{heading}\n\n{table([_row(one) for one in rows])}")
+            lines.append(f"{heading}\n\n{format_table([_row(one) for one in rows])}")
     if result["rare"]:
         arcs = sum(result["rare"].values())
         lines.append(f"{len(result['rare'])} rarer relations have {arcs:,} arcs together")

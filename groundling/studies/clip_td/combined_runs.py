@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, naming, refuse
+from groundling.core.errors import InputError, prefix_errors, raise_first
 from groundling.core.output_types import (
     Classification,
     MultipleChoice,
@@ -19,12 +19,12 @@ from groundling.core.output_types import (
     OutputType,
     Regression,
 )
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.data.tables import read_json_lines
 from groundling.prediction.predictions import (
     FILE,
-    Agreement,
     ExamplePrediction,
+    PredictionChecker,
     probabilities,
     read_predictions,
 )
@@ -32,7 +32,7 @@ from groundling.runs.folder import (
     RESULT,
     check_run_of,
     disk_errors,
-    finished,
+    read_result,
     write_json,
     write_whole,
 )
@@ -45,13 +45,18 @@ from groundling.tasks.vcr import (
     BOTH,
     CHOICES,
     RATIONALE,
-    Item,
-    items,
+    VcrItem,
     leaderboard,
-    one_part,
     q_to_ar,
+    read_items,
+    select_part,
 )
-from groundling.training.evaluation import MANY, Scores, most_likely, write_answers
+from groundling.training.evaluation import (
+    MANY,
+    EvaluationOutput,
+    find_top_classes,
+    write_predictions,
+)
 
 SEED = "seed-0"
 """Where the ensemble's own answers are: it is a run of one seed, which `groundling vcr` and another ensemble read."""
@@ -75,10 +80,12 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
         place.mkdir(exist_ok=True)
     scores: dict[str, dict[str, float]] = {}
     for split in splits:
-        answers = averaged(task, folder, split, [member / FILE.format(split) for member in members])
-        write_answers(answers, task, split, place)
+        answers = average_probabilities(
+            task, folder, split, [member / FILE.format(split) for member in members]
+        )
+        write_predictions(answers, task, split, place)
         if answers.labels is not None:
-            official = task.official(folder, split, answers.officials, answers.predictions)
+            official = task.official(folder, split, answers.official_ids, answers.predictions)
             scores[split] = answers.metrics | official
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
     done |= {"splits": list(scores), "scores": scores, "members": [str(one) for one in members]}
@@ -93,7 +100,7 @@ def ensemble(config: EnsembleConfig, run: Run) -> dict[str, Any]:
 
 def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
     """The task, the members' folders, and the splits that all of them predicted."""
-    task = named("tasks", Task, config.task).at(Path(config.data))
+    task = resolve("tasks", Task, config.task).with_answers_of(Path(config.data))
     if not isinstance(task.form, Classification | OpenAnswer | Regression):
         raise InputError(f"ensemble: answers of {task.name} cannot be averaged over runs")
     members = [member for run in config.runs for member in members_of(run, config.task)]
@@ -104,7 +111,7 @@ def _averaged(config: EnsembleConfig) -> tuple[Task, list[Path], list[str]]:
 
 def _learned(member: Path, split: str) -> bool:
     """Whether a member learned from a split, so that its scores there are not of held-out data."""
-    return split in (finished(member) or {}).get("trained_on", [])
+    return split in (read_result(member) or {}).get("trained_on", [])
 
 
 def members_of(run: str, task: str) -> list[Path]:
@@ -116,7 +123,7 @@ def members_of(run: str, task: str) -> list[Path]:
     places = [Path(run), *sorted(Path(run).glob("seed-*"))]
     found = []
     for place in places:
-        done = finished(place)
+        done = read_result(place)
         if done is None or "seed" not in done:
             continue
         check_run_of(place, done, task)
@@ -142,7 +149,9 @@ def _splits(task: Task, members: Sequence[Path]) -> list[str]:
     return splits
 
 
-def averaged(task: Task, folder: Path, split: str, files: Sequence[Path]) -> Scores:
+def average_probabilities(
+    task: Task, folder: Path, split: str, files: Sequence[Path]
+) -> EvaluationOutput:
     """The mean of several files' probabilities for every example of a split, in the data's order.
 
     Raises:
@@ -160,13 +169,13 @@ def averaged(task: Task, folder: Path, split: str, files: Sequence[Path]) -> Sco
     if examples[0].label is not None:
         labels = np.array([example.label for example in examples], float)
         metrics = task.score(predictions, labels)
-    return Scores(
+    return EvaluationOutput(
         [example.id for example in examples],
         np.array([row.outputs for row in rows]),
         predictions,
         labels,
         metrics,
-        [example.official for example in examples],
+        [example.official_id for example in examples],
         [row.likely for row in rows],
     )
 
@@ -177,7 +186,7 @@ def _mean_of(
     """What the members say of one example together."""
     of_members = []
     for path, said in members.items():
-        with naming(f"{path}, {name}"):
+        with prefix_errors(f"{path}, {name}"):
             of_members.append(probabilities(said[name], form))
     mean = np.mean(of_members, axis=0)
     if isinstance(form, Regression):
@@ -187,15 +196,17 @@ def _mean_of(
     outputs = np.log(np.maximum(mean, LEAST))
     if len(mean) <= MANY:
         return ExamplePrediction(best, outputs)
-    return ExamplePrediction(best, outputs[best : best + 1], tuple(most_likely(outputs[None])[0]))
+    return ExamplePrediction(
+        best, outputs[best : best + 1], tuple(find_top_classes(outputs[None])[0])
+    )
 
 
 def _same_ids(path: Path, names: Sequence[str], said: Mapping[str, ExamplePrediction]) -> None:
     """Raises InputError naming the first example of the data that a file lacks, or has beyond them."""
     absent = [name for name in names if name not in said]
-    refuse([f"{path}: no prediction for {name}; other data, or cut off?" for name in absent])
+    raise_first([f"{path}: no prediction for {name}; other data, or cut off?" for name in absent])
     surplus = sorted(said.keys() - set(names))
-    refuse([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
+    raise_first([f"{path}: a prediction for {name}, which is not in the data" for name in surplus])
 
 
 # VCR's joint score, or its server's file, from runs on its two tasks.
@@ -211,7 +222,7 @@ def vcr(config: VcrConfig, run: Run) -> dict[str, Any]:
     """
     folder = Path(config.data)
     split = config.split
-    asked = items(folder, split)
+    asked = read_items(folder, split)
     answer_files, rationale_files = _files_of_both(config, split)
     seeds = sorted(answer_files.keys() & rationale_files.keys())
     result: dict[str, Any] = {
@@ -251,13 +262,13 @@ class ChoicePrediction:
     """(4,) of the choices."""
 
 
-Predictions = dict[str, ChoicePrediction]
+ChoicePredictions = dict[str, ChoicePrediction]
 """By official id."""
 
 
 def _predicted(
     folder: Path, split: str, files: Sequence[tuple[Path, Path]]
-) -> list[tuple[Predictions, Predictions]]:
+) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
     """Answers and rationales of every pair of files."""
     answers = ANSWER.read(folder, split)
     rationales = RATIONALE.read(folder, split)
@@ -266,15 +277,15 @@ def _predicted(
 
 def _predicted_by_one(
     folder: Path, split: str, files: Sequence[Path]
-) -> list[tuple[Predictions, Predictions]]:
+) -> list[tuple[ChoicePredictions, ChoicePredictions]]:
     """Answers and rationales of every file of a run on both."""
     examples = BOTH.read(folder, split)
     every = [_predictions(path, examples) for path in files]
-    return [(one_part("answer", said), one_part("rationale", said)) for said in every]
+    return [(select_part("answer", said), select_part("rationale", said)) for said in every]
 
 
 def _joint_scores(
-    predicted: list[tuple[Predictions, Predictions]], asked: list[Item]
+    predicted: list[tuple[ChoicePredictions, ChoicePredictions]], asked: list[VcrItem]
 ) -> dict[str, list[float]]:
     """Every score by name, seed after seed."""
     scores: dict[str, list[float]] = {}
@@ -286,7 +297,9 @@ def _joint_scores(
     return scores
 
 
-def _write_leaderboard(path: Path, answers: Predictions, rationales: Predictions) -> None:
+def _write_leaderboard(
+    path: Path, answers: ChoicePredictions, rationales: ChoicePredictions
+) -> None:
     answer_scores = {official: row.scores for official, row in answers.items()}
     rationale_scores = {official: row.scores for official, row in rationales.items()}
     write_whole(path, leaderboard(answer_scores, rationale_scores))
@@ -316,7 +329,7 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
     """The file of predictions of every finished seed of a run folder."""
     files: dict[int, Path] = {}
     for seed_folder in sorted(Path(run).glob("seed-*")):
-        done = finished(seed_folder)
+        done = read_result(seed_folder)
         if done is None:
             continue
         check_run_of(seed_folder, done, task.name)
@@ -328,28 +341,30 @@ def _files(run: str, task: Task, split: str) -> dict[int, Path]:
 
 def _learned_file(file: Path, split: str) -> bool:
     """Whether the run whose predictions these are learned from the split."""
-    return split in (finished(file.parent) or {}).get("trained_on", [])
+    return split in (read_result(file.parent) or {}).get("trained_on", [])
 
 
-def _predictions(path: Path, examples: list[Example]) -> Predictions:
+def _predictions(path: Path, examples: list[Example]) -> ChoicePredictions:
     """A file's prediction of every example, in the examples' order, by official id."""
     if not path.is_file():
         raise InputError(
             f"{path}: no such file; `finetune --submit` predicts the unlabelled test split, too"
         )
     # Files of runs before the field `official` was written name an example by its id alone.
-    official_of = {example.id: example.official for example in examples}
-    predictions: Predictions = {}
-    agreement = Agreement(ANSWER.form)
+    official_of = {example.id: example.official_id for example in examples}
+    predictions: ChoicePredictions = {}
+    agreement = PredictionChecker(ANSWER.form)
     for where, row in read_json_lines(path, ("id",)):
         official = row.get("official")
         if not isinstance(official, str):
             official = official_of.get(row["id"], "")
         predictions[official] = _prediction(where, row)
         agreement.check(where, row, predictions[official].choice)
-    absent = [example.id for example in examples if example.official not in predictions]
-    refuse([f"{path}: no prediction for {name}" for name in absent], "; other data, or cut off?")
-    return {example.official: predictions[example.official] for example in examples}
+    absent = [example.id for example in examples if example.official_id not in predictions]
+    raise_first(
+        [f"{path}: no prediction for {name}" for name in absent], "; other data, or cut off?"
+    )
+    return {example.official_id: predictions[example.official_id] for example in examples}
 
 
 def _prediction(where: str, row: Mapping[str, Any]) -> ChoicePrediction:

@@ -10,24 +10,24 @@ from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, ResumableRun
 from groundling.settings.fields import (
-    Input,
+    InputKind,
     Settings,
     at_least,
     between,
-    flag_of,
-    need,
-    needed,
-    refuse_given,
+    flag_name,
+    refuse_settings,
+    require_settings,
+    required,
     unnested,
 )
-from groundling.settings.inputs import ImageInput
+from groundling.settings.input_settings import ImageSettings
 
 
 @dataclass(frozen=True)
 class ShiftConfig(Settings):
     """How VCR's choices are edited or its items chosen, so that shortcuts of the text no longer help."""
 
-    data: Annotated[str, Input.FOLDER, needed] = ""
+    data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with VCR's official files, or one that this command wrote."""
     split: str = "val"
     """Which labelled split."""
@@ -36,25 +36,25 @@ class ShiftConfig(Settings):
 where an attack model loses most, or everywhere else; em: synonyms for shared words; im: without what texts tell."""
     legacy: bool = False
     """plural: look for a group in sorted order only, as the released code does."""
-    attack: Annotated[str, Input.FOLDER] = ""
+    attack: Annotated[str, InputKind.FOLDER] = ""
     """advtop, keeptop: `seed-N/model` of `finetune --task vcr/answer --save-model` without regions."""
-    attack_rationale: Annotated[str, Input.FOLDER] = ""
+    attack_rationale: Annotated[str, InputKind.FOLDER] = ""
     """The same of `vcr/rationale`; empty: rationales stay as they are."""
-    losses: Annotated[str, Input.FILE] = ""
+    losses: Annotated[str, InputKind.FILE] = ""
     """advtop, keeptop: instead of a model, a file of losses, such as the `losses.jsonl` of an earlier run."""
     keep_top: Annotated[int, at_least(1)] = 1
     """keeptop: positions of a choice that are not masked (the paper: 1, 3, 5)."""
     max_length: Annotated[int, at_least(0)] = 128
     """advtop, keeptop: pieces per text for the attack model; longer ones are cut and counted."""
-    wordnet: Annotated[str, Input.FOLDER] = ""
+    wordnet: Annotated[str, InputKind.FOLDER] = ""
     """Folder of WordNet 3.0 or 3.1; empty: where Debian or NLTK put it (em), or none: words are not lemmatised."""
-    least: Annotated[int, at_least(1)] = 10
+    min_count: Annotated[int, at_least(1)] = 10
     """em: replace what so many items share with question or image, or more."""
-    longest: Annotated[int, at_least(1)] = 3
+    max_ngram: Annotated[int, at_least(1)] = 3
     """em: words of the longest n-gram."""
-    predictions: Annotated[str, Input.FILE] = ""
+    predictions: Annotated[str, InputKind.FILE] = ""
     """im: `seed-N/predictions_val.jsonl` of `finetune --task vcr/answer` without regions."""
-    confident: Annotated[float, between(0, 1)] = 0.9
+    confidence_threshold: Annotated[float, between(0, 1)] = 0.9
     """im: probability from which a right answer tells that the text is enough."""
     cpu: bool = False
     """Stay on the CPU even where there is an accelerator."""
@@ -74,13 +74,13 @@ def check_data_shift(config: ShiftConfig, out: str | Path) -> None:
     """Raises InputError for a setting that the protocol does not read, or lacks."""
     for name, readers in READ_BY.items():
         if config.protocol not in readers:
-            given = {f"--{flag_of(name)}": vars(config)[name]}
-            refuse_given(
+            given = {f"--{flag_name(name)}": vars(config)[name]}
+            refuse_settings(
                 given,
                 f"--protocol {config.protocol} does not read it, only {' and '.join(readers)}",
             )
     if config.protocol == "im":
-        need(config, "data shift --protocol im", "predictions")
+        require_settings(config, "data shift --protocol im", "predictions")
     has_attack = bool(config.attack or config.attack_rationale)
     if config.protocol in ("advtop", "keeptop") and has_attack == bool(config.losses):
         raise InputError(
@@ -116,9 +116,9 @@ DATA_SHIFT = Command(
     {"_own": ShiftConfig()},
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling data shift --data vcr_data --protocol sm --out runs/sm",
-    common="data protocol split attack losses predictions",
-    rules=check_data_shift,
-    leaves=ResumableRun(shift_inputs),
+    common_flags="data protocol split attack losses predictions",
+    validate=check_data_shift,
+    output=ResumableRun(shift_inputs),
 )
 
 
@@ -126,11 +126,11 @@ DATA_SHIFT = Command(
 class EnsembleConfig(Settings):
     """Which finished runs are averaged."""
 
-    runs: Annotated[tuple[str, ...], Input.FOLDER, needed] = ()
+    runs: Annotated[tuple[str, ...], InputKind.FOLDER, required] = ()
     """Run folders of `finetune`, or single seeds' folders in them; every finished seed is a member."""
-    task: Annotated[str, Input.TASK, needed] = ""
+    task: Annotated[str, InputKind.TASK, required] = ""
     """Task by name, e.g. vcr/answer, or MODULE:NAME of your own."""
-    data: Annotated[str, Input.PATH, needed] = ""
+    data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
 
 
@@ -158,9 +158,9 @@ ENSEMBLE = Command(
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling ensemble runs/one runs/other --task vcr/answer --data vcr_data --out "
     "runs/ensemble",
-    common="runs task data",
+    common_flags="runs task data",
     positional=("--runs",),
-    leaves=ResumableRun(ensemble_inputs),
+    output=ResumableRun(ensemble_inputs),
 )
 
 
@@ -168,25 +168,25 @@ ENSEMBLE = Command(
 class VcrConfig(Settings):
     """Which runs on VCR's two tasks are scored together."""
 
-    answers: Annotated[str, Input.FOLDER] = ""
+    answers: Annotated[str, InputKind.FOLDER] = ""
     """Run folder of `finetune --task vcr/answer`."""
-    rationales: Annotated[str, Input.FOLDER] = ""
+    rationales: Annotated[str, InputKind.FOLDER] = ""
     """Run folder of `finetune --task vcr/rationale`; its seeds go with the same ones of the other."""
-    data: Annotated[str, Input.FOLDER, needed] = ""
+    data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder with VCR's official files."""
     split: str = "val"
     """What is scored; of `test`, whose labels are secret, the server's file is written (`finetune --submit` before)."""
-    both: Annotated[str, Input.FOLDER] = ""
+    both: Annotated[str, InputKind.FOLDER] = ""
     """Instead of --answers and --rationales: run folder of `finetune --task vcr`, one model for both."""
 
 
 def check_vcr(config: VcrConfig, out: str | Path) -> None:
     """Raises InputError without the runs on both tasks."""
     if not config.both:
-        need(config, "vcr", "answers", "rationales")
+        require_settings(config, "vcr", "answers", "rationales")
     else:
         apart = {"--answers": config.answers, "--rationales": config.rationales}
-        refuse_given(apart, f"--both {config.both} answers and gives reasons; leave it out")
+        refuse_settings(apart, f"--both {config.both} answers and gives reasons; leave it out")
 
 
 def vcr_inputs(config: VcrConfig) -> Inputs:
@@ -207,9 +207,9 @@ VCR = Command(
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling vcr --answers runs/answer --rationales runs/rationale --data vcr_data --out "
     "runs/vcr",
-    common="answers rationales both data split",
-    rules=check_vcr,
-    leaves=ResumableRun(vcr_inputs),
+    common_flags="answers rationales both data split",
+    validate=check_vcr,
+    output=ResumableRun(vcr_inputs),
 )
 
 
@@ -217,25 +217,25 @@ VCR = Command(
 class ZeroShotConfig(Settings):
     """What a model answers without any training on a task, and how it is asked."""
 
-    model: Annotated[str, Input.MODEL, needed] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """CLIP-like model, hub id or folder; with --regions a pre-trained single-stream model and its match head."""
-    task: Annotated[str, Input.TASK, needed] = ""
+    task: Annotated[str, InputKind.TASK, required] = ""
     """A task of images: vcr/answer, vcr/rationale, vcr (both, with Q->AR), snli-ve, vqa, or MODULE:NAME of your own."""
-    data: Annotated[str, Input.PATH, needed] = ""
+    data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
     split: str = ""
     """What is answered; empty: every labelled split."""
-    also: Annotated[tuple[str, ...], Input.NAMED] = ()
+    extra_eval: Annotated[tuple[str, ...], InputKind.NAMED] = ()
     """NAME=FOLDER: also answer the development split of another folder, such as one that `data shift` wrote."""
-    shown: Annotated[ImageInput, unnested] = field(default_factory=ImageInput)
-    tags: bool = True
+    shown: Annotated[ImageSettings, unnested] = field(default_factory=ImageSettings)
+    object_tags: bool = True
     """VCR: words that name objects are tied to these objects' regions (turn off for a store of others: a grid's)."""
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per text of a single-stream model; a CLIP's own window cuts its texts."""
     protocol: Literal["iqa", "ia"] = "iqa"
     """Multiple choice: the image is compared with question and choice, or with the choice alone (CLIP-TD's IQA and \
 IA; of rationales IQR and IR)."""
-    fit: Literal["split", "train"] = "split"
+    fit_split: Literal["split", "train"] = "split"
     """Classes: clusters of the similarities of the split that is answered (transductive, as CLIP-TD does), or of the \
 training split's."""
     prompt: str = "{question} {answer}"
@@ -251,7 +251,7 @@ training split's."""
 def check_zero_shot(config: ZeroShotConfig, out: str | Path) -> None:
     """Raises InputError without a model, a task, data, or what a CLIP sees."""
     if not config.shown.regions:
-        need(config, "zero-shot with a CLIP", "images")
+        require_settings(config, "zero-shot with a CLIP", "images")
     if "{answer}" not in config.prompt:
         raise InputError(f"--prompt {config.prompt!r}: expected {{answer}} in it")
 
@@ -265,7 +265,7 @@ def zero_shot_inputs(config: ZeroShotConfig) -> Inputs:
         "data": config.data,
         "images": config.shown.images,
         **manifests(config.shown.regions),
-        **{f"also {other}": other.partition("=")[2] for other in config.also},
+        **{f"also {other}": other.partition("=")[2] for other in config.extra_eval},
     }
 
 
@@ -277,9 +277,9 @@ ZERO_SHOT = Command(
     title="CLIP-TD: shifted VCR, zero-shot answers, ensembles",
     example="groundling zero-shot --model openai/clip-vit-base-patch16 --task vcr --data vcr_data "
     "--images vcr1images --out runs/zero",
-    common="model task data images regions protocol prompt cpu",
-    rules=check_zero_shot,
-    leaves=ResumableRun(zero_shot_inputs),
+    common_flags="model task data images regions protocol prompt cpu",
+    validate=check_zero_shot,
+    output=ResumableRun(zero_shot_inputs),
 )
 
 

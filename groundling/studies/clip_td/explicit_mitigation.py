@@ -15,19 +15,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from groundling.core.errors import InputError, reading
-from groundling.studies.clip_td.lines import (
+from groundling.core.errors import InputError, convert_read_errors
+from groundling.studies.clip_td.vcr_files import (
     PARTS,
     WORD,
-    Part,
     ShiftedFile,
-    Text,
     VcrLine,
-    content,
+    VcrPart,
+    VcrText,
+    content_lemmas,
     is_content,
-    labels,
+    object_lemmas,
 )
-from groundling.tasks.vcr import Token
+from groundling.tasks.vcr import VcrToken
 
 # WordNet from the user's own database files: what a form is a form of, its synonyms and hypernyms, by frequency.
 # The files are those of Princeton's format (manual pages wndb(5), cntlist(5), morphy(7)), as Debian's package
@@ -84,7 +84,7 @@ PLACES = (
 BELOW = (".", "dict", "corpora/wordnet", "wordnet")
 """Where they are in a folder that somebody names."""
 
-Form = Literal["base", "plural", "third", "ing", "past"]
+WordForm = Literal["base", "plural", "third", "ing", "past"]
 """The word itself; of nouns the plural; of verbs the third person, the -ing form, and past or participle."""
 VOWELS = "aeiou"
 _SAME_IN_PAST = """bet bid broadcast burst cast cost cut forecast hit hurt let put quit read rid set shed shut slit
@@ -163,7 +163,7 @@ class WordNet:
             raise InputError(f"{self.folder}: files of WordNet {' and '.join(different)}")
         return different[0]
 
-    def read(self, form: str) -> WordLemma:
+    def most_frequent(self, form: str) -> WordLemma:
         """What a form is most often: no sentence is parsed, a form has one reading wherever it stands.
 
         Of all parts of speech and lemmas it can have, the one that the sense-tagged texts have most often; of equals a
@@ -171,7 +171,7 @@ class WordNet:
         """
         form = form.lower()
         if form not in self._read:
-            found = [WordLemma(lemma, pos) for pos in FILES for lemma in self.bases(form, pos)]
+            found = [WordLemma(lemma, pos) for pos in FILES for lemma in self.lemmas_of(form, pos)]
             self._read[form] = max(found, key=self._frequency, default=WordLemma(form))
         return self._read[form]
 
@@ -180,9 +180,9 @@ class WordNet:
 
     def lemma(self, form: str) -> str:
         """The lemma of a form's reading."""
-        return self.read(form).lemma
+        return self.most_frequent(form).lemma
 
-    def bases(self, form: str, pos: str) -> list[str]:
+    def lemmas_of(self, form: str, pos: str) -> list[str]:
         """Every lemma of a part of speech that a form (lower case) can be of: itself, listed exceptions, rules."""
         derived = list(self._exceptions[pos].get(form, ()))
         for ending, instead in RULES[pos]:
@@ -195,7 +195,7 @@ class WordNet:
         """The forms of a lemma that the list of exceptions holds, in its order."""
         return self._irregular.get((lemma, pos), [])
 
-    def first(self, lemma: str, pos: str) -> Synset | None:
+    def first_synset(self, lemma: str, pos: str) -> Synset | None:
         """The most frequent meaning of a lemma, which stands first in the index; None if there is none."""
         line = self._index[pos].get(lemma)
         if line is None:
@@ -261,7 +261,7 @@ def wordnet_folder(named: str) -> Path:
 
 
 def _bytes(path: Path) -> bytes:
-    with reading(path, "; WordNet's database needs it"):
+    with convert_read_errors(path, "; WordNet's database needs it"):
         return path.read_bytes()
 
 
@@ -300,7 +300,7 @@ def _counts(path: Path) -> tuple[Counter[str], Counter[tuple[str, str]]]:
     return tagged, totals
 
 
-def form_of(word: str, reading: WordLemma) -> Form | None:
+def word_form(word: str, reading: WordLemma) -> WordForm | None:
     """The form in which a word (lower case) is what it is read as; None for comparatives and superlatives."""
     if word == reading.lemma:
         return "base"
@@ -313,7 +313,7 @@ def form_of(word: str, reading: WordLemma) -> Form | None:
     return "third" if word.endswith("s") else "past"
 
 
-def inflected(lemma: str, pos: str, form: Form, wordnet: WordNet) -> list[str] | None:
+def inflect(lemma: str, pos: str, form: WordForm, wordnet: WordNet) -> list[str] | None:
     """The words of a lemma (joined by _) in a form: of a verb the first word changes, of a noun the last.
 
     None where the form is not certain: irregular with several forms in WordNet's lists, or a form that does not lead
@@ -325,13 +325,13 @@ def inflected(lemma: str, pos: str, form: Form, wordnet: WordNet) -> list[str] |
     changing = 0 if pos == VERB else -1
     word = words[changing]
     new = _changed(word, form, wordnet)
-    if new is None or word not in wordnet.bases(new, pos):
+    if new is None or word not in wordnet.lemmas_of(new, pos):
         return None
     words[changing] = new
     return words
 
 
-def article(word: str) -> str:
+def indefinite_article(word: str) -> str:
     """The article, a or an, that stands before a word (lower case)."""
     if word.startswith(SOUNDS_OF_VOWELS):
         return "an"
@@ -340,14 +340,14 @@ def article(word: str) -> str:
     return "an"
 
 
-def like(word: str, model: str) -> str:
+def match_case(word: str, model: str) -> str:
     """A word in the case of another: all capitals, a capital first letter, or as it is."""
     if len(model) > 1 and model.isupper():
         return word.upper()
     return word[0].upper() + word[1:] if model[0].isupper() else word
 
 
-def _changed(word: str, form: Form, wordnet: WordNet) -> str | None:
+def _changed(word: str, form: WordForm, wordnet: WordNet) -> str | None:
     """One word in a form other than the base."""
     if form == "plural":
         return _plural(word, wordnet.irregular(word, NOUN))
@@ -411,7 +411,7 @@ ARTICLES = {"a", "an"}
 
 
 @dataclass(frozen=True)
-class Context:
+class OverlapContext:
     """What the choices of an item share words with."""
 
     ngrams: frozenset[Ngram]
@@ -421,7 +421,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Span:
+class NgramSpan:
     """An n-gram in a choice."""
 
     start: int
@@ -432,7 +432,7 @@ class Span:
 
 
 @dataclass(frozen=True)
-class Replacement:
+class WordReplacement:
     """What stands for a span."""
 
     words: tuple[str, ...]
@@ -441,7 +441,7 @@ class Replacement:
     """For the log: from, to, the meaning, and how they are related."""
 
 
-class Editor:
+class SynonymEditor:
     """Replaces shared n-grams of a split's choices, those that enough items share."""
 
     def __init__(self, wordnet: WordNet, least: int = 10, longest: int = 3) -> None:
@@ -450,18 +450,18 @@ class Editor:
         self.least = least
         self.longest = longest
 
-    def shifted(self, lines: Sequence[VcrLine]) -> ShiftedFile:
+    def edit_lines(self, lines: Sequence[VcrLine]) -> ShiftedFile:
         """Every line, its choices edited."""
         out = ShiftedFile()
         edited = list(lines)
-        notes: dict[tuple[str, Part, int], Any] = {}
+        notes: dict[tuple[str, VcrPart, int], Any] = {}
         for part in PARTS:
             frequent = self._frequent(edited, part)
             for place, line in enumerate(edited):
                 context = self.context(line, part)
                 choices = []
                 for number, choice in enumerate(line.choices(part)):
-                    new, told = self.edit(choice, context, frequent, out.left)
+                    new, told = self.edit(choice, context, frequent, out.unedited_counts)
                     notes[line.item.id, part, number] = told
                     choices.append(new)
                 edited[place] = line.with_choices(part, choices)
@@ -469,15 +469,15 @@ class Editor:
             out.add(before, after, notes)
         return out
 
-    def context(self, line: VcrLine, part: Part) -> Context:
+    def context(self, line: VcrLine, part: VcrPart) -> OverlapContext:
         """What a line's choices are compared with."""
-        asked = line.asked(part)
-        classes = labels(line, self.wordnet.lemma)
+        asked = line.query(part)
+        classes = object_lemmas(line, self.wordnet.lemma)
         ngrams = {span.ngram for span in self._spans(asked)} | {(one,) for one in classes}
-        lemmas = content(asked, self.wordnet.lemma) | classes
-        return Context(frozenset(ngrams), frozenset(lemmas))
+        lemmas = content_lemmas(asked, self.wordnet.lemma) | classes
+        return OverlapContext(frozenset(ngrams), frozenset(lemmas))
 
-    def _frequent(self, lines: Sequence[VcrLine], part: Part) -> set[Ngram]:
+    def _frequent(self, lines: Sequence[VcrLine], part: VcrPart) -> set[Ngram]:
         """The n-grams that choices share with their context in enough items."""
         items = Counter[Ngram]()
         for line in lines:
@@ -488,7 +488,7 @@ class Editor:
             items.update(shared)
         return {ngram for ngram, count in items.items() if count >= self.least}
 
-    def _spans(self, text: Text) -> Iterator[Span]:
+    def _spans(self, text: VcrText) -> Iterator[NgramSpan]:
         """Every n-gram of neighbouring content words, the longest ones first, from left to right."""
         lemmas = [
             self.wordnet.lemma(token) if isinstance(token, str) and is_content(token) else ""
@@ -498,13 +498,13 @@ class Editor:
             for start in range(len(text) - length + 1):
                 ngram = tuple(lemmas[start : start + length])
                 if all(ngram):
-                    yield Span(start, start + length, ngram)
+                    yield NgramSpan(start, start + length, ngram)
 
     def edit(
-        self, choice: Text, context: Context, frequent: set[Ngram], left: Counter[str]
-    ) -> tuple[list[Token], list[dict[str, Any]]]:
+        self, choice: VcrText, context: OverlapContext, frequent: set[Ngram], left: Counter[str]
+    ) -> tuple[list[VcrToken], list[dict[str, Any]]]:
         """The choice with what it shares replaced, and a note of each replacement; counts in `left` what stays."""
-        found: dict[int, tuple[Span, Replacement]] = {}
+        found: dict[int, tuple[NgramSpan, WordReplacement]] = {}
         taken: set[int] = set()
         for span in self._spans(choice):
             inside = set(range(span.start, span.stop))
@@ -519,17 +519,19 @@ class Editor:
                 taken |= inside
             elif len(span.ngram) == 1:
                 left[reason] += 1
-        return _put(choice, found), [one.note for _, one in found.values()]
+        return _apply_replacements(choice, found), [one.note for _, one in found.values()]
 
     def _replacement(
-        self, choice: Text, span: Span, context: Context
-    ) -> tuple[Replacement | None, str]:
+        self, choice: VcrText, span: NgramSpan, context: OverlapContext
+    ) -> tuple[WordReplacement | None, str]:
         """What may stand for a span, or why nothing may."""
         tokens = [str(token) for token in choice[span.start : span.stop]]
-        reading = self.wordnet.read(tokens[0] if len(tokens) == 1 else "_".join(span.ngram))
+        reading = self.wordnet.most_frequent(
+            tokens[0] if len(tokens) == 1 else "_".join(span.ngram)
+        )
         changing = 0 if reading.pos == VERB else -1
-        form = form_of(tokens[changing].lower(), WordLemma(span.ngram[changing], reading.pos))
-        synset = self.wordnet.first(reading.lemma, reading.pos) if reading.pos else None
+        form = word_form(tokens[changing].lower(), WordLemma(span.ngram[changing], reading.pos))
+        synset = self.wordnet.first_synset(reading.lemma, reading.pos) if reading.pos else None
         if synset is None:
             return None, "not in WordNet"
         if form is None:
@@ -539,17 +541,17 @@ class Editor:
         for relation, synsets in (("synonym", [synset]), ("hypernym", above)):
             for lemma, name in _by_frequency(synsets, reading.lemma):
                 reason = "no other word outside the context, or in that form"
-                words = inflected(lemma, reading.pos, form, self.wordnet)
+                words = inflect(lemma, reading.pos, form, self.wordnet)
                 if words is None or not self._is_new(words, context):
                     continue
-                cased = (like(words[0], tokens[0]), *words[1:])
+                cased = (match_case(words[0], tokens[0]), *words[1:])
                 note = {"from": tokens, "to": list(cased), "meaning": name, "relation": relation}
-                return Replacement(cased, note), ""
+                return WordReplacement(cased, note), ""
         return None, reason
 
-    def _is_new(self, words: Sequence[str], context: Context) -> bool:
+    def _is_new(self, words: Sequence[str], context: OverlapContext) -> bool:
         """Whether words say something, and nothing that the context says."""
-        lemmas = content(words, self.wordnet.lemma)
+        lemmas = content_lemmas(words, self.wordnet.lemma)
         return bool(lemmas) and not lemmas & context.lemmas
 
 
@@ -568,9 +570,11 @@ def _by_frequency(synsets: Sequence[Synset], but: str) -> list[tuple[str, str]]:
     return [(lemma, name) for _, lemma, name in found]
 
 
-def _put(choice: Text, found: dict[int, tuple[Span, Replacement]]) -> list[Token]:
+def _apply_replacements(
+    choice: VcrText, found: dict[int, tuple[NgramSpan, WordReplacement]]
+) -> list[VcrToken]:
     """The choice with its spans replaced, and a or an before them set right."""
-    out: list[Token] = []
+    out: list[VcrToken] = []
     place = 0
     while place < len(choice):
         if place not in found:
@@ -580,7 +584,7 @@ def _put(choice: Text, found: dict[int, tuple[Span, Replacement]]) -> list[Token
         span, replacement = found[place]
         before = out[-1] if out else ""
         if isinstance(before, str) and before.lower() in ARTICLES:
-            out[-1] = like(article(replacement.words[0].lower()), before)
+            out[-1] = match_case(indefinite_article(replacement.words[0].lower()), before)
         out += replacement.words
         place = span.stop
     return out

@@ -11,34 +11,34 @@ from typing import Any
 import numpy as np
 from scipy.special import softmax
 
-from groundling.core.errors import InputError, naming, refuse
-from groundling.prediction.predictions import read_predictions, scores_of_choices
-from groundling.runs.folder import check_run_of, finished, read_json
-from groundling.runs.progress import say_notes
+from groundling.core.errors import InputError, prefix_errors, raise_first
+from groundling.prediction.predictions import choice_scores, read_predictions
+from groundling.runs.folder import check_run_of, read_json, read_result
+from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
 from groundling.studies.clip_td.commands import ShiftConfig, reads_wordnet
-from groundling.studies.clip_td.explicit_mitigation import Editor, WordNet, wordnet_folder
-from groundling.studies.clip_td.lines import (
-    Lemma,
-    Part,
+from groundling.studies.clip_td.explicit_mitigation import SynonymEditor, WordNet, wordnet_folder
+from groundling.studies.clip_td.shortcut_mitigation import (
+    AttackModel,
+    PositionLosses,
+    RephraseRule,
+    plural_rule,
+    read_losses,
+    singular_rule,
+)
+from groundling.studies.clip_td.shortcut_mitigation import mask_by_losses as hidden
+from groundling.studies.clip_td.shortcut_mitigation import rephrase_by_rules as with_pronouns
+from groundling.studies.clip_td.vcr_files import (
+    Lemmatizer,
     ShiftedFile,
     VcrLine,
-    link_beside,
-    measured,
+    VcrPart,
+    link_shared_files,
+    overlap_statistics,
     read_lines,
     write_lines,
     write_log,
 )
-from groundling.studies.clip_td.shortcut_mitigation import (
-    Attack,
-    Losses,
-    Rule,
-    plural,
-    read_losses,
-    singular,
-)
-from groundling.studies.clip_td.shortcut_mitigation import masked_by_losses as hidden
-from groundling.studies.clip_td.shortcut_mitigation import shifted_by_rules as with_pronouns
 from groundling.tasks.vcr import ANSWER, CHOICES
 
 # Implicit mitigation (CLIP-TD's IM): items that a model answers from the text alone, and is sure of, are left out.
@@ -49,7 +49,7 @@ from groundling.tasks.vcr import ANSWER, CHOICES
 
 
 @dataclass
-class Groups:
+class BiasGroups:
     """The items of a split by what a text-only model makes of them."""
 
     language_biased: list[VcrLine] = field(default_factory=list)
@@ -66,22 +66,28 @@ class Groups:
         return {name: len(lines) for name, lines in self.__dict__.items()}
 
 
-def groups(lines: Sequence[VcrLine], scores: Mapping[str, np.ndarray], threshold: float) -> Groups:
+def group_by_bias(
+    lines: Sequence[VcrLine], scores: Mapping[str, np.ndarray], threshold: float
+) -> BiasGroups:
     """The items by group, from the scores (4,) of their answers before a softmax, by annot_id.
 
     Raises:
         InputError: An item without scores, scores of another number or not finite, or a threshold outside 0..1.
     """
     if not 0 < threshold <= 1:
-        raise InputError(f"--confident {threshold}: expected a probability above 0, at most 1")
-    refuse([f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores])
-    out = Groups()
+        raise InputError(
+            f"--confidence-threshold {threshold}: expected a probability above 0, at most 1"
+        )
+    raise_first(
+        [f"no prediction for {line.item.id}" for line in lines if line.item.id not in scores]
+    )
+    out = BiasGroups()
     for line in lines:
         of_item = scores[line.item.id]
         if of_item.shape != (CHOICES,) or not np.isfinite(of_item).all():
             raise InputError(f"{line.item.id}: expected {CHOICES} finite scores")
         chances = softmax(of_item)
-        if chances.argmax() != line.right("answer"):
+        if chances.argmax() != line.label("answer"):
             out.image_biased.append(line)
         elif chances.max() < threshold:
             out.unsure.append(line)
@@ -95,18 +101,18 @@ def groups(lines: Sequence[VcrLine], scores: Mapping[str, np.ndarray], threshold
 def read_scores(path: Path) -> dict[str, np.ndarray]:
     """The scores (4,) of every item's answers, by annot_id, of a text-only run's file of predictions.
 
-    Raises InputError as `read_predictions`, or for other outputs than one or two scores a choice.
+    Raises InputError as `read_split_predictions`, or for other outputs than one or two scores a choice.
     """
     scores = {}
     for name, said in read_predictions(path, ANSWER.form).items():
-        with naming(f"{path}, {name}"):
-            scores[name] = scores_of_choices(said, CHOICES)
+        with prefix_errors(f"{path}, {name}"):
+            scores[name] = choice_scores(said, CHOICES)
     return scores
 
 
 def text_only_run(path: Path) -> dict[str, Any]:
     """What is known of the run that predicted; raises InputError if it is of another task, or saw regions."""
-    done = finished(path.parent)
+    done = read_result(path.parent)
     if done is None:
         return {"text-only run": "unknown: no result.json beside the predictions"}
     check_run_of(path, done, ANSWER.name)
@@ -144,7 +150,7 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
     wordnet = None
     if reads_wordnet(config.protocol, config.wordnet):
         wordnet = WordNet(wordnet_folder(config.wordnet))
-    lemma: Lemma = str.lower if wordnet is None else wordnet.lemma
+    lemma: Lemmatizer = str.lower if wordnet is None else wordnet.lemma
     result: dict[str, Any] = {"kind": config.protocol, "split": config.split}
     result["lemmas"] = "none, forms in lower case"
     if wordnet is not None:
@@ -161,15 +167,15 @@ def shift(config: ShiftConfig, run: Run) -> dict[str, Any]:
     write_lines(run.folder, config.split, made.lines)
     write_log(run.folder / EDITS, made.log)
     if len(made.lines) < len(lines):
-        write_lines(run.folder / UNEDITED, config.split, made.before)
-        link_beside(folder, run.folder / UNEDITED)
-    result["links"] = link_beside(folder, run.folder)
+        write_lines(run.folder / UNEDITED, config.split, made.originals)
+        link_shared_files(folder, run.folder / UNEDITED)
+    result["links"] = link_shared_files(folder, run.folder)
     result |= {"items": {"read": len(lines), "written": len(made.lines)}}
-    result |= {"edited choices": made.edited(), "left": dict(sorted(made.left.items()))}
-    result["before"] = measured(lines, lemma)
+    result |= {"edited choices": made.edited(), "left": dict(sorted(made.unedited_counts.items()))}
+    result["before"] = overlap_statistics(lines, lemma)
     if len(made.lines) < len(lines):
-        result["before, of the items written"] = measured(made.before, lemma)
-    result["after"] = measured(made.lines, lemma)
+        result["before, of the items written"] = overlap_statistics(made.originals, lemma)
+    result["after"] = overlap_statistics(made.lines, lemma)
     return result
 
 
@@ -180,40 +186,40 @@ def _edited(
     if config.protocol == "none":
         return ShiftedFile(lines, lines)
     if config.protocol == "em" and wordnet is not None:
-        return Editor(wordnet, config.least, config.longest).shifted(lines)
+        return SynonymEditor(wordnet, config.min_count, config.max_ngram).edit_lines(lines)
     if config.protocol in ("advtop", "keeptop"):
         if config.losses:
             losses = read_losses(Path(config.losses))
         else:
-            models: dict[Part, str] = {
+            models: dict[VcrPart, str] = {
                 "answer": config.attack,
                 "rationale": config.attack_rationale,
             }
             losses = _attacked(models, config.max_length, lines, run)
         keep = config.keep_top if config.protocol == "keeptop" else 0
-        with naming(config.losses or run.folder / LOSSES):
+        with prefix_errors(config.losses or run.folder / LOSSES):
             return hidden(lines, losses, keep)
-    plurals: Rule = partial(plural, legacy=config.legacy)
-    rules: dict[str, list[Rule]] = {
-        "sm": [singular, plurals],
-        "singular": [singular],
+    plurals: RephraseRule = partial(plural_rule, legacy=config.legacy)
+    rules: dict[str, list[RephraseRule]] = {
+        "sm": [singular_rule, plurals],
+        "singular": [singular_rule],
         "plural": [plurals],
     }
     return with_pronouns(lines, rules[config.protocol])
 
 
 def _attacked(
-    sources: Mapping[Part, str], max_length: int, lines: list[VcrLine], run: Run
-) -> dict[str, Losses]:
+    sources: Mapping[VcrPart, str], max_length: int, lines: list[VcrLine], run: Run
+) -> dict[str, PositionLosses]:
     """The losses of attack models, which are written to a file first; a part without a model has none."""
     rows: list[dict[str, Any]] = [{"annot_id": line.item.id} for line in lines]
     for part, source in sources.items():
         if not source:
             continue
-        attack = Attack(Path(source), part, max_length, run.state.device)
+        attack = AttackModel(Path(source), part, max_length, run.state.device)
         losses, cut = attack.losses(lines)
         if cut:
-            say_notes([f"{cut:,} texts of {part}s were cut to {max_length} pieces"])
+            print_notes([f"{cut:,} texts of {part}s were cut to {max_length} pieces"])
         for row, of_line in zip(rows, losses, strict=True):
             row[f"{part}_losses"] = of_line
     path = run.folder / LOSSES
@@ -222,14 +228,14 @@ def _attacked(
 
 
 def _implicit(
-    config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemma
+    config: ShiftConfig, lines: list[VcrLine], folder: Path, lemma: Lemmatizer
 ) -> tuple[ShiftedFile, dict[str, Any]]:
     """The IM evaluation set; its two groups in folders of their own, with their overlaps."""
     path = Path(config.predictions)
     told = text_only_run(path)
     scores = read_scores(path)
-    with naming(path):
-        by_group = groups(lines, scores, config.confident)
+    with prefix_errors(path):
+        by_group = group_by_bias(lines, scores, config.confidence_threshold)
     told["groups"] = by_group.sizes()
     biased = {
         "language_biased": by_group.language_biased,
@@ -238,6 +244,6 @@ def _implicit(
     for name, some in biased.items():
         if some:
             write_lines(folder / name, config.split, some)
-            link_beside(Path(config.data), folder / name)
-            told[name] = measured(some, lemma)
+            link_shared_files(Path(config.data), folder / name)
+            told[name] = overlap_statistics(some, lemma)
     return ShiftedFile(by_group.kept, by_group.kept), told

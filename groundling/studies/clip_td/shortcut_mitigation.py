@@ -19,18 +19,18 @@ import numpy as np
 import torch
 
 from groundling.core.batch import Example, collate
-from groundling.core.errors import InputError, refuse
-from groundling.core.registry import fitting
-from groundling.data.samples import TextSamples, mask_id_of
+from groundling.core.errors import InputError, raise_first
+from groundling.core.registry import require_kind
+from groundling.data.samples import TextDataset, mask_id_of
 from groundling.data.tables import read_json_lines
 from groundling.models.heads import load_head
-from groundling.models.text import TextEncoder
-from groundling.objectives.supervised import Supervised
-from groundling.runs.folder import check_run_of, finished
-from groundling.studies.clip_td.lines import MASK, PARTS, Part, ShiftedFile, Text, VcrLine
+from groundling.models.text_encoder import TextEncoder
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.runs.folder import check_run_of, read_result
+from groundling.studies.clip_td.vcr_files import MASK, PARTS, ShiftedFile, VcrLine, VcrPart, VcrText
 from groundling.tasks import Task
-from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, Token, render
-from groundling.vision_language.loading import load_student
+from groundling.tasks.vcr import ANSWER, CHOICES, RATIONALE, VcrToken, render_text
+from groundling.vision_language.loading import load_encoder
 
 HE = frozenset({"he", "his", "him", "He", "His", "Him"})
 SHE = frozenset({"she", "her", "hers", "She", "Her", "Hers"})
@@ -39,20 +39,20 @@ SUBJECTS = frozenset({"he", "she", "He", "She"})
 THEY = frozenset({"they", "They"})
 PERSON = "person"
 
-Edit = Callable[[Text, bool], list[Token] | None]
+ChoiceEdit = Callable[[VcrText, bool], list[VcrToken] | None]
 """From a choice, and whether it is right, to the edited choice, or None if it is not one to edit."""
-Rule = Callable[[VcrLine], Edit | None]
+RephraseRule = Callable[[VcrLine], ChoiceEdit | None]
 """From a line to what edits its choices, or None if the rule does not apply to its question."""
 
 
-def singular(line: VcrLine) -> Edit | None:
+def singular_rule(line: VcrLine) -> ChoiceEdit | None:
     """The rule for questions that mention exactly one person (16,154 of VCR's val)."""
     objects = line.item.objects
     asked = _persons(line.item.question, objects)
     if len(asked) != 1:
         return None
 
-    def edit(choice: Text, is_right: bool) -> list[Token] | None:
+    def edit(choice: VcrText, is_right: bool) -> list[VcrToken] | None:
         persons = _persons(choice, objects)
         pronouns = {word.lower() for word in choice if isinstance(word, str)} & {"he", "she"}
         if len(persons) + len(pronouns) != 1:
@@ -64,7 +64,7 @@ def singular(line: VcrLine) -> Edit | None:
     return edit
 
 
-def plural(line: VcrLine, legacy: bool = False) -> Edit | None:
+def plural_rule(line: VcrLine, legacy: bool = False) -> ChoiceEdit | None:
     """The rule for questions whose only tag is one group of persons (3,657 of VCR's val).
 
     `legacy`: the release sorts a group before it looks for it, so that groups in another order are never replaced; here
@@ -75,7 +75,7 @@ def plural(line: VcrLine, legacy: bool = False) -> Edit | None:
     if asked is None:
         return None
 
-    def edit(choice: Text, is_right: bool) -> list[Token] | None:
+    def edit(choice: VcrText, is_right: bool) -> list[VcrToken] | None:
         group = _only_group(choice, objects, legacy)
         if group is None and not any(_is_in(token, THEY) for token in choice):
             return None
@@ -86,7 +86,7 @@ def plural(line: VcrLine, legacy: bool = False) -> Edit | None:
     return edit
 
 
-def shifted_by_rules(lines: Sequence[VcrLine], rules: Sequence[Rule]) -> ShiftedFile:
+def rephrase_by_rules(lines: Sequence[VcrLine], rules: Sequence[RephraseRule]) -> ShiftedFile:
     """The lines to which one of the rules applies, the first one, edited by it."""
     out = ShiftedFile()
     for line in lines:
@@ -97,29 +97,29 @@ def shifted_by_rules(lines: Sequence[VcrLine], rules: Sequence[Rule]) -> Shifted
     return out
 
 
-def _edited(line: VcrLine, edit: Edit, out: ShiftedFile) -> VcrLine:
+def _edited(line: VcrLine, edit: ChoiceEdit, out: ShiftedFile) -> VcrLine:
     """The line with both parts edited; counts the choices that stay."""
     new = line
     for part in PARTS:
         choices = []
         for number, choice in enumerate(line.choices(part)):
-            changed = edit(choice, number == line.right(part))
+            changed = edit(choice, number == line.label(part))
             if changed is None:
-                out.left["not of one person or group alone"] += 1
+                out.unedited_counts["not of one person or group alone"] += 1
             elif changed == choice:
-                out.left["says it that way already"] += 1
+                out.unedited_counts["says it that way already"] += 1
             choices.append(choice if changed is None else changed)
         new = new.with_choices(part, choices)
     return new
 
 
-def _persons(text: Text, objects: Sequence[str]) -> list[int]:
+def _persons(text: VcrText, objects: Sequence[str]) -> list[int]:
     """The different persons that a text's tags name, in order of their numbers."""
     named = {number for token in text if isinstance(token, list) for number in token}
     return sorted(number for number in named if objects[number] == PERSON)
 
 
-def _only_group(text: Text, objects: Sequence[str], legacy: bool) -> list[int] | None:
+def _only_group(text: VcrText, objects: Sequence[str], legacy: bool) -> list[int] | None:
     """The group of persons that is a text's only tag, as it stands there; `legacy`: sorted."""
     groups = [token for token in text if isinstance(token, list)]
     if len(groups) != 1:
@@ -132,7 +132,7 @@ def _only_group(text: Text, objects: Sequence[str], legacy: bool) -> list[int] |
     return sorted(group) if legacy else group
 
 
-def _pronoun(choice: Text, question: Text) -> str:
+def _pronoun(choice: VcrText, question: VcrText) -> str:
     """The pronoun, he or she, that the choice says more often; if neither, the question; else "he"."""
     for text in (choice, question):
         he = sum(_is_in(token, HE) for token in text)
@@ -142,9 +142,9 @@ def _pronoun(choice: Text, question: Text) -> str:
     return "he"
 
 
-def _replaced(text: Text, tag: list[int] | None, pronoun: str) -> list[Token]:
+def _replaced(text: VcrText, tag: list[int] | None, pronoun: str) -> list[VcrToken]:
     """The text with a pronoun for a tag, capitalised where it is the first word."""
-    out: list[Token] = []
+    out: list[VcrToken] = []
     for place, token in enumerate(text):
         if token != tag:
             out.append(token)
@@ -153,7 +153,7 @@ def _replaced(text: Text, tag: list[int] | None, pronoun: str) -> list[Token]:
     return out
 
 
-def _is_in(token: Token, words: frozenset[str]) -> bool:
+def _is_in(token: VcrToken, words: frozenset[str]) -> bool:
     return isinstance(token, str) and token in words
 
 
@@ -168,24 +168,24 @@ def _is_in(token: Token, words: frozenset[str]) -> bool:
 
 ROWS = 256
 """Texts a model reads at a time."""
-TASKS: dict[Part, Task] = {"answer": ANSWER, "rationale": RATIONALE}
+TASKS: dict[VcrPart, Task] = {"answer": ANSWER, "rationale": RATIONALE}
 DIGITS = 6
 """Of a loss in the file."""
-Losses = Mapping[Part, list[list[float]]]
+PositionLosses = Mapping[VcrPart, list[list[float]]]
 """Of an item, by part: a loss for every position of its four choices; a part without losses stays as it is."""
 
 
-def positions(text: Text) -> int:
+def count_positions(text: VcrText) -> int:
     """How many positions a text has: a word is one, a group of objects one for each of them."""
     return sum(1 if isinstance(token, str) else len(token) for token in text)
 
 
-def masked(text: Text, hidden: Collection[int]) -> list[Token]:
+def mask_positions(text: VcrText, hidden: Collection[int]) -> list[VcrToken]:
     """The text with [MASK] at these positions; what is left of a group stays a tag on each side of it.
 
     The release writes such members as numbers from 10,000 on, which no reader of official files takes.
     """
-    out: list[Token] = []
+    out: list[VcrToken] = []
     place = 0
     for token in text:
         group: list[int] = []
@@ -205,7 +205,7 @@ def masked(text: Text, hidden: Collection[int]) -> list[Token]:
     return out
 
 
-def to_hide(losses: Sequence[float], keep: int = 0) -> set[int]:
+def positions_to_mask(losses: Sequence[float], keep: int = 0) -> set[int]:
     """The positions to hide: the one with the largest loss, or all but the `keep` largest; of equals the first counts.
 
     Raises:
@@ -217,8 +217,8 @@ def to_hide(losses: Sequence[float], keep: int = 0) -> set[int]:
     return set(order[keep:]) if keep else {order[0]}
 
 
-def masked_by_losses(
-    lines: Sequence[VcrLine], losses: Mapping[str, Losses], keep: int = 0
+def mask_by_losses(
+    lines: Sequence[VcrLine], losses: Mapping[str, PositionLosses], keep: int = 0
 ) -> ShiftedFile:
     """Every line with its choices masked by the losses of its annot_id; `keep` 0: AdvTop-1.
 
@@ -228,7 +228,7 @@ def masked_by_losses(
         InputError: A line without losses, or with losses of another number of positions.
     """
     absent = [line.item.id for line in lines if line.item.id not in losses]
-    refuse([f"no losses of {name}" for name in absent])
+    raise_first([f"no losses of {name}" for name in absent])
     out = ShiftedFile()
     for line in lines:
         new = line
@@ -236,29 +236,29 @@ def masked_by_losses(
             choices = []
             for number, choice in enumerate(line.choices(part)):
                 if MASK in choice:
-                    out.left["masked already"] += 1
+                    out.unedited_counts["masked already"] += 1
                     choices.append(choice)
                     continue
                 of_choice = of_choices[number]
-                if len(of_choice) != positions(choice):
+                if len(of_choice) != count_positions(choice):
                     raise InputError(
-                        f"{line.item.id}, {part} {number}: {len(of_choice)} losses for {positions(choice)} positions"
+                        f"{line.item.id}, {part} {number}: {len(of_choice)} losses for {count_positions(choice)} positions"
                     )
-                choices.append(masked(choice, to_hide(of_choice, keep)))
+                choices.append(mask_positions(choice, positions_to_mask(of_choice, keep)))
             new = new.with_choices(part, choices)
         out.add(line, new)
     return out
 
 
-def read_losses(path: Path) -> dict[str, Losses]:
+def read_losses(path: Path) -> dict[str, PositionLosses]:
     """The losses of a file of JSON lines, by annot_id: `answer_losses` and, where there are any, `rationale_losses`.
 
     The fields are those of the release's own file. Raises InputError for another line, or a number that is not finite.
     """
-    out: dict[str, Losses] = {}
+    out: dict[str, PositionLosses] = {}
     repeated = []
     for where, row in read_json_lines(path, ("annot_id",)):
-        of_item: dict[Part, list[list[float]]] = {}
+        of_item: dict[VcrPart, list[list[float]]] = {}
         for part in PARTS:
             field = f"{part}_losses"
             if field in row:
@@ -268,7 +268,7 @@ def read_losses(path: Path) -> dict[str, Losses]:
         if row["annot_id"] in out:
             repeated.append(f"{where}: annot_id {row['annot_id']} stands there before")
         out[row["annot_id"]] = of_item
-    refuse(repeated)
+    raise_first(repeated)
     return out
 
 
@@ -299,18 +299,18 @@ class MaskedChoice:
     """The choice, with the model's own mask token."""
 
 
-class Attack:
+class AttackModel:
     """A text encoder and its head, as `finetune --save-model` left them."""
 
-    def __init__(self, folder: Path, part: Part, max_length: int, device: torch.device) -> None:
+    def __init__(self, folder: Path, part: VcrPart, max_length: int, device: torch.device) -> None:
         """Raises InputError if the folder holds no text encoder with a head for the part's task, and a mask token."""
         task = TASKS[part]
-        done = finished(folder.parent)
+        done = read_result(folder.parent)
         if done is not None:
             check_run_of(folder, done, task.name)
-        student = fitting(load_student(folder), TextEncoder, f"{folder}: holds")
+        student = require_kind(load_encoder(folder), TextEncoder, f"{folder}: holds")
         mask_id_of(student.tokenizer, " to hide a position with")
-        self.objective = Supervised(student.sizes, form=task.form)
+        self.objective = SupervisedObjective(student.sizes, output_type=task.form)
         if not load_head(folder, self.objective, self.objective.name):
             raise InputError(
                 f"{folder}: no head of a plain {task.name}; pass `seed-N/model` of `finetune --task {task.name} "
@@ -325,7 +325,10 @@ class Attack:
 
     def losses(self, lines: Sequence[VcrLine]) -> tuple[list[list[list[float]]], int]:
         """Of every line, of its four choices, a loss for each position; and how many texts were cut to the length."""
-        out = [[[0.0] * positions(choice) for choice in line.choices(self.part)] for line in lines]
+        out = [
+            [[0.0] * count_positions(choice) for choice in line.choices(self.part)]
+            for line in lines
+        ]
         places = [[0] * len(of_line) for of_line in out]
         cut = 0
         rows = self._rows(lines)  # of VCR's val more than a million: never a list
@@ -342,21 +345,21 @@ class Attack:
         """Every choice with every one of its positions hidden, in order."""
         for number, line in enumerate(lines):
             objects = line.item.objects
-            text, _ = render(line.asked(self.part), objects)
+            text, _ = render_text(line.query(self.part), objects)
             for which, choice in enumerate(line.choices(self.part)):
-                for place in range(positions(choice)):
-                    words, _ = render(masked(choice, {place}), objects)
+                for place in range(count_positions(choice)):
+                    words, _ = render_text(mask_positions(choice, {place}), objects)
                     hidden = words.replace(MASK, self.mask)
-                    yield MaskedChoice(number, which, which == line.right(self.part), text, hidden)
+                    yield MaskedChoice(number, which, which == line.label(self.part), text, hidden)
 
     @torch.no_grad()
     def _logits(self, rows: Sequence[MaskedChoice]) -> tuple[np.ndarray, int]:
         """The score (N,) of each row's choice, and how many rows were cut."""
         examples = [Example(str(n), row.text, row.hidden) for n, row in enumerate(rows)]
-        samples = TextSamples(examples, self.inputs).get(range(len(rows)))
+        samples = TextDataset(examples, self.inputs).get(range(len(rows)))
         batch = collate(samples).to(self.device)
         outputs = self.objective.outputs(self.student(batch), batch).cpu().numpy()
-        return outputs[:, 0], sum(sample.dropped > 0 for sample in samples)
+        return outputs[:, 0], sum(sample.truncated_tokens > 0 for sample in samples)
 
 
 def cross_entropy(logits: np.ndarray, rows: Sequence[MaskedChoice]) -> np.ndarray:

@@ -15,10 +15,10 @@ from typing import Any, Literal
 import numpy as np
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, naming
-from groundling.core.metrics import collapsed
+from groundling.core.errors import InputError, prefix_errors
+from groundling.core.metrics import is_degenerate
 from groundling.core.output_types import Classification, MultipleChoice, OpenAnswer
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.data.kmeans import Clusters, kmeans_1d
 from groundling.data.regions.inputs import UNTIED, RegionInputs
 from groundling.data.samples import rows_of, thinned
@@ -26,30 +26,30 @@ from groundling.prediction.similarity import (
     BATCH,
     CosineMatcher,
     Matcher,
-    Matches,
     MatchHeadMatcher,
-    finite,
-    same_for_same,
+    MatchScores,
+    equalise_identical_texts,
+    require_finite,
 )
 from groundling.runs.folder import disk_errors, write_json
-from groundling.runs.progress import say_notes
+from groundling.runs.progress import print_notes
 from groundling.runs.run import Run
-from groundling.settings.fields import refuse_given
-from groundling.settings.inputs import RegionInput
+from groundling.settings.fields import refuse_settings
+from groundling.settings.input_settings import RegionSettings
 from groundling.studies.clip_td.commands import ZeroShotConfig
 from groundling.tasks import Task
-from groundling.tasks.splits import with_others
-from groundling.teachers.dataset import FeatureCache, cache_folder
-from groundling.training.evaluation import Scores, most_likely, write_answers
+from groundling.tasks.splits import with_extra_splits
+from groundling.teachers.feature_cache import FeatureCache, cache_folder
+from groundling.training.evaluation import EvaluationOutput, find_top_classes, write_predictions
 
-Protocol = Literal["iqa", "ia"]
+ZeroShotProtocol = Literal["iqa", "ia"]
 """Whether an image is compared with question and choice, or with the choice alone; of rationales IQR and IR."""
 RISING = ("contradiction", "neutral", "entailment")
 """Classes in the order of their clusters' centres; the paper does not say which cluster is which class."""
 SEED = "seed-0"
 """Where the answers are: nothing is drawn, so it is a run of one seed, which `vcr`, `ensemble` and `verdict` read."""
-Kind = Literal["choices", "classes", "answers"]
-USES: dict[str, Kind] = {"protocol": "choices", "fit": "classes", "prompt": "answers"}
+ZeroShotKind = Literal["choices", "classes", "answers"]
+USES: dict[str, ZeroShotKind] = {"protocol": "choices", "fit": "classes", "prompt": "answers"}
 """Settings that only one kind of task reads."""
 
 
@@ -64,12 +64,12 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
             similarities differ to make clusters of.
     """
     folder = Path(config.data)
-    task = named("tasks", Task, config.task).at(folder)
+    task = resolve("tasks", Task, config.task).with_answers_of(folder)
     kind = _kind(task)
     _check(config, task, kind)
-    task = with_others(task, config.also)
+    task = with_extra_splits(task, config.extra_eval)
     answered = [config.split] if config.split else list(task.dev)
-    read = [*answered, *([task.train] if config.fit == "train" else [])]  # clusters are of it
+    read = [*answered, *([task.train] if config.fit_split == "train" else [])]  # clusters are of it
     inputs = _looks_at(config, task, read)  # a mistake in --regions is told before any data is read
     work = _ZeroShotModel(config, task, kind, run, inputs, read)
     place = run.folder / SEED
@@ -79,7 +79,7 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     for split in answered:
         answers = work.answers(split)
         if run.state.is_main_process:
-            write_answers(answers, task, split, place)
+            write_predictions(answers, task, split, place)
         if answers.labels is not None:
             scores[split] = _scored(answers, task, split, folder, not config.most_questions)
     done = {"seed": 0, "task": config.task, "metrics": [metric.name for metric in task.metrics]}
@@ -90,7 +90,7 @@ def zero_shot(config: ZeroShotConfig, run: Run) -> dict[str, Any]:
     return result | work.told
 
 
-def _kind(task: Task) -> Kind:
+def _kind(task: Task) -> ZeroShotKind:
     """What is asked; raises InputError where a similarity of text and image decides nothing."""
     if isinstance(task.form, MultipleChoice):
         return "choices"
@@ -104,29 +104,29 @@ def _kind(task: Task) -> Kind:
     )
 
 
-def _check(config: ZeroShotConfig, task: Task, kind: Kind) -> None:
+def _check(config: ZeroShotConfig, task: Task, kind: ZeroShotKind) -> None:
     """Raises InputError for a setting that this kind of task does not read."""
     given = asdict(config)
     unset = asdict(ZeroShotConfig())
     for name, reader in USES.items():
         if reader != kind:
             other = {f"--{name}": given[name] != unset[name]}
-            refuse_given(other, f"{task.name} does not read it, only tasks of {reader} do")
+            refuse_settings(other, f"{task.name} does not read it, only tasks of {reader} do")
     if kind == "answers" and config.shown.regions:
         raise InputError(
-            f"zero-shot: {task.name} has {task.form.outputs:,} answers, and a match head would read the image once for "
+            f"zero-shot: {task.name} has {task.form.head_width:,} answers, and a match head would read the image once for "
             "each of them; pass a CLIP and --images, without --regions"
         )
     if config.shown.regions:
         cache = {"--teacher-cache": config.teacher_cache}
-        refuse_given(cache, "is for features of a CLIP; --regions has none")
+        refuse_settings(cache, "is for features of a CLIP; --regions has none")
 
 
 def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> RegionInputs | None:
     """The regions of every split that is `read`, whose stores are opened; None without --regions."""
     if not config.shown.regions:
         return None
-    settings = RegionInput(**vars(config.shown), tags=config.tags)
+    settings = RegionSettings(**vars(config.shown), object_tags=config.object_tags)
     names = (task.train, *task.dev, *task.test)
     inputs = RegionInputs(settings, names, f"split of {task.name}", called=UNTIED)
     for split in read:
@@ -135,13 +135,13 @@ def _looks_at(config: ZeroShotConfig, task: Task, read: Sequence[str]) -> Region
 
 
 def _scored(
-    answers: Scores, task: Task, split: str, folder: Path, is_whole: bool
+    answers: EvaluationOutput, task: Task, split: str, folder: Path, is_whole: bool
 ) -> dict[str, float]:
     """The task's metrics and, of a whole split, the benchmark's own scores; one answer to all is marked."""
     scores = dict(answers.metrics)
     if is_whole:
-        scores |= task.official(folder, split, answers.officials, answers.predictions)
-    if collapsed(answers.predictions, answers.labels):
+        scores |= task.official(folder, split, answers.official_ids, answers.predictions)
+    if is_degenerate(answers.predictions, answers.labels):
         scores["constant"] = 1.0
     return scores
 
@@ -153,7 +153,7 @@ class _ZeroShotModel:
         self,
         config: ZeroShotConfig,
         task: Task,
-        kind: Kind,
+        kind: ZeroShotKind,
         run: Run,
         inputs: RegionInputs | None,
         read: Sequence[str],
@@ -173,13 +173,13 @@ class _ZeroShotModel:
         if kind == "choices":
             self.told["protocol"] = config.protocol
 
-    def answers(self, split: str) -> Scores:
+    def answers(self, split: str) -> EvaluationOutput:
         """What it answers to one split."""
         every = self.task.read(Path(self.config.data), split)
         examples = thinned(every, self.config.most_questions)
         if len(examples) < len(every):
             self._note(f"{split}: {len(examples):,} of {len(every):,} examples, evenly spaced")
-        with naming(f"zero-shot, {split}"):
+        with prefix_errors(f"zero-shot, {split}"):
             form = self.task.form
             if isinstance(form, MultipleChoice):
                 return self._chosen(split, examples)
@@ -191,25 +191,31 @@ class _ZeroShotModel:
 
     def _note(self, note: str) -> None:
         self.told["notes"].append(note)
-        say_notes([note])
+        print_notes([note])
 
-    def _chosen(self, split: str, examples: Sequence[Example]) -> Scores:
+    def _chosen(self, split: str, examples: Sequence[Example]) -> EvaluationOutput:
         """The choice that fits the image best; of equals the first."""
-        rows = [row for example in examples for row in asked(example, self.config.protocol)]
+        rows = [
+            row for example in examples for row in choice_queries(example, self.config.protocol)
+        ]
         choices = len(rows) // len(examples)
         if any(len(example.choices) != choices for example in examples):
             raise InputError(f"examples differ in how many choices they have, one has {choices}")
         found = self._matched(split, rows)
-        read = [found.read[start : start + choices] for start in range(0, len(rows), choices)]
-        scores = same_for_same(found.scores.reshape(-1, choices), read)
-        cut = [int(pieces.sum()) for pieces in found.dropped.reshape(-1, choices)]
+        read = [
+            found.token_digests[start : start + choices] for start in range(0, len(rows), choices)
+        ]
+        scores = equalise_identical_texts(found.scores.reshape(-1, choices), read)
+        cut = [int(pieces.sum()) for pieces in found.truncated_tokens.reshape(-1, choices)]
         alike = sum(len(set(texts)) == 1 for one, texts in zip(cut, read, strict=True) if one)
         self._tell_alike(split, alike, len(examples), "choices")
         return self._scores(examples, scores, choose(scores))
 
-    def _classified(self, split: str, examples: Sequence[Example], form: Classification) -> Scores:
+    def _classified(
+        self, split: str, examples: Sequence[Example], form: Classification
+    ) -> EvaluationOutput:
         """The class whose centre is nearest, of three clusters of the similarities; no label is read."""
-        found = self.match.on_a_line(self._matched(split, examples).scores)
+        found = self.match.cluster_values(self._matched(split, examples).scores)
         clusters = self._clusters(found)
         centres = dict(zip(RISING, clusters.centres.tolist(), strict=True))
         self.told.setdefault("centroids", {})[split] = centres
@@ -218,7 +224,7 @@ class _ZeroShotModel:
 
     def _clusters(self, found: np.ndarray) -> Clusters:
         """Those of the similarities that were found, or of the training split's, which are the same for all splits."""
-        if self.config.fit == "split":
+        if self.config.fit_split == "split":
             told = "of the similarities of the split that is answered, without its labels (transductive)"
             self.told["clusters"] = told
             return kmeans_1d(found, len(RISING))
@@ -226,12 +232,12 @@ class _ZeroShotModel:
         if self.fitted is None:
             train = self.task.read(Path(self.config.data), self.task.train)
             fitted = self._matched(self.task.train, train).scores
-            self.fitted = kmeans_1d(self.match.on_a_line(fitted), len(RISING))
+            self.fitted = kmeans_1d(self.match.cluster_values(fitted), len(RISING))
         return self.fitted
 
     def _prompted(
         self, split: str, examples: Sequence[Example], form: OpenAnswer, match: CosineMatcher
-    ) -> Scores:
+    ) -> EvaluationOutput:
         """The answer whose prompt fits the image best; equal questions share their prompts.
 
         One question's prompts are in memory at a time, and of all answers' scores the likeliest are kept.
@@ -240,7 +246,7 @@ class _ZeroShotModel:
         places: dict[str, list[int]] = {}
         for place, example in enumerate(examples):
             places.setdefault(example.text if asks else "", []).append(place)
-        samples = match.kept(examples, "clip_image")
+        samples = match.with_features(examples, "clip_image")
         predictions = np.zeros(len(examples))
         outputs = np.zeros((len(examples), 1))
         likely: list[list[tuple[int, float]]] = [[] for _ in examples]
@@ -251,11 +257,11 @@ class _ZeroShotModel:
             for start in range(0, len(own), BATCH):
                 some = own[start : start + BATCH]
                 images = np.stack([one.features["clip_image"] for one in samples.get(some, ())])
-                scores = finite(match.scale * images.astype(float) @ table.T)[:, row_of]
+                scores = require_finite(match.scale * images.astype(float) @ table.T)[:, row_of]
                 predictions[some] = form.predict(scores)
                 best = predictions[some].astype(int)
                 outputs[some] = np.take_along_axis(scores, best[:, None], 1)
-                for place, answers in zip(some, most_likely(scores), strict=True):
+                for place, answers in zip(some, find_top_classes(scores), strict=True):
                     likely[place] = answers
         self._tell_alike(split, alike, len(examples), "prompts")
         return self._scores(examples, outputs, predictions, likely)
@@ -268,17 +274,17 @@ class _ZeroShotModel:
         Otherwise rounding would choose among prompts that differ only in what was cut off.
         """
         asked_so = self.config.prompt.replace("{question}", question)
-        rows = match.clip.rows([asked_so.replace("{answer}", answer) for answer in answers])
+        rows = match.clip.tokenize([asked_so.replace("{answer}", answer) for answer in answers])
         self.told["dropped_pieces"] += sum(cut for _, cut in rows)
-        different = {row.ids.tobytes(): row for row, _ in rows}
+        different = {row.input_ids.tobytes(): row for row, _ in rows}
         number = {read: place for place, read in enumerate(different)}
-        embedded = match.clip.embedded(list(different.values())).cpu().numpy().astype(float)
-        return embedded, [number[row.ids.tobytes()] for row, _ in rows]
+        embedded = match.clip.embed_texts(list(different.values())).cpu().numpy().astype(float)
+        return embedded, [number[row.input_ids.tobytes()] for row, _ in rows]
 
-    def _matched(self, split: str, rows: Sequence[Example]) -> Matches:
+    def _matched(self, split: str, rows: Sequence[Example]) -> MatchScores:
         found = self.match(rows, split)
-        self.told["dropped_pieces"] += int(found.dropped.sum())
-        cut = int((found.dropped > 0).sum())
+        self.told["dropped_pieces"] += int(found.truncated_tokens.sum())
+        cut = int((found.truncated_tokens > 0).sum())
         if cut:
             self._note(f"{split}: {cut:,} of {len(rows):,} texts were cut at their end")
         return found
@@ -296,27 +302,27 @@ class _ZeroShotModel:
         outputs: np.ndarray,
         predictions: np.ndarray,
         likely: Sequence[Sequence[tuple[int, float]]] = (),
-    ) -> Scores:
+    ) -> EvaluationOutput:
         labels = None
         metrics: dict[str, float] = {}
         if examples[0].label is not None:
             labels = np.array([example.label for example in examples], float)
             metrics = self.task.score(predictions, labels)
         ids = [example.id for example in examples]
-        officials = [example.official for example in examples]
-        return Scores(ids, outputs, predictions, labels, metrics, officials, likely)
+        officials = [example.official_id for example in examples]
+        return EvaluationOutput(ids, outputs, predictions, labels, metrics, officials, likely)
 
 
-def asked(example: Example, protocol: Protocol) -> Iterator[Example]:
+def choice_queries(example: Example, protocol: ZeroShotProtocol) -> Iterator[Example]:
     """One row for each choice of an example, told apart by their ids: its question and the choice, or that alone."""
     for number, row in enumerate(rows_of(example)):
         name = f"{example.id}/{number}"
         if protocol == "iqa":
             yield replace(row, id=name)
             continue
-        (tags,) = example.choice_tags[number : number + 1] or ((),)
-        alone = replace(row, id=name, text=example.choices[number], pair=None)
-        yield replace(alone, tags=tags, choice_tags=(), breaks=())
+        (tags,) = example.choice_region_tags[number : number + 1] or ((),)
+        alone = replace(row, id=name, text=example.choices[number], text_pair=None)
+        yield replace(alone, region_tags=tags, choice_region_tags=(), part_starts=())
 
 
 def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]) -> np.ndarray:
@@ -327,4 +333,4 @@ def classify(similarities: np.ndarray, clusters: Clusters, labels: Sequence[str]
 
 def choose(similarities: np.ndarray) -> np.ndarray:
     """The best choice (N,) of similarities (N, C), the first of equals; raises InputError where one is not finite."""
-    return finite(similarities).argmax(1)
+    return require_finite(similarities).argmax(1)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from groundling.check.places import CheckedFolder, Layout, LayoutMatch, Report
+from groundling.check.checked_folder import CheckedFolder, CheckReport, DataLayout, LayoutMatch
 from groundling.data.captions.files import header_of
 from groundling.data.tables import TABLES, separator_note
 from groundling.studies.knowledge.minimal_pairs import BLIMP, ENDINGS, EWOK, OWN, read_minimal_pairs
@@ -25,7 +25,7 @@ FACTS: dict[str, tuple[str, ...]] = {
 DISTRIBUTIONS = "*-dist.jsonl"
 
 
-def minimal_pairs(place: CheckedFolder, report: Report) -> LayoutMatch | None:
+def find_minimal_pairs(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
     """Files that `groundling pairs` reads, in the folder and below it."""
     kinds: dict[tuple[Path, str], list[Path]] = {}
     unknown: list[Path] = []
@@ -45,7 +45,7 @@ def minimal_pairs(place: CheckedFolder, report: Report) -> LayoutMatch | None:
         groups = {pair.paradigm for pair in pairs}
         about = f"{len(pairs):,} minimal pairs ({name}) in {len(groups):,} groups"
         report.fact(folder, f"{about}; {len(paths):,} files")
-        report.saw(*paths)
+        report.mark_seen(*paths)
         tables = [path for path in paths if path.suffix in TABLES]
         report.lines.extend(note for path in tables if (note := separator_note(path)))
         report.repeated(folder, [f"pair {pair.id}" for pair in pairs])
@@ -56,8 +56,8 @@ def minimal_pairs(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     return LayoutMatch(dict.fromkeys(taken, ()), tuple(f"minimal pairs ({name})" for name in names))
 
 
-def visual_facts(place: CheckedFolder, report: Report) -> LayoutMatch | None:
-    """Files that `groundling ask` reads, in the folder and below it; a rendered world's own belong to the world."""
+def find_visual_facts(place: CheckedFolder, report: CheckReport) -> LayoutMatch | None:
+    """Files that `groundling probe-facts` reads, in the folder and below it; a rendered world's own belong to the world."""
     if (place.folder / "world.json").is_file():
         return None
     kinds: dict[Path, str] = {}
@@ -71,7 +71,7 @@ def visual_facts(place: CheckedFolder, report: Report) -> LayoutMatch | None:
     for path, line in report.readable(reads):
         report.fact(path, line)
         if kinds[path] == "CoDa, raw":
-            report.saw(*path.parent.glob("coda_*"))
+            report.mark_seen(*path.parent.glob("coda_*"))
     names = dict.fromkeys(kinds.values())
     return LayoutMatch(dict.fromkeys(kinds, ()), tuple(names)) if kinds else None
 
@@ -105,11 +105,13 @@ def _kind(path: Path, kinds: dict[str, tuple[str, ...]]) -> str:
 
 
 LAYOUTS = (
-    Layout(
+    DataLayout(
         "minimal pairs",
         "BLiMP, EWoK, BabyLM's supplement: *.jsonl; your own *.csv, *.tsv, *.jsonl with good and bad",
-        minimal_pairs,
+        find_minimal_pairs,
     ),
-    Layout("visual facts", "CoDa, also raw, Memory Colors, ViComTe: *.jsonl", visual_facts),
+    DataLayout(
+        "visual facts", "CoDa, also raw, Memory Colors, ViComTe: *.jsonl", find_visual_facts
+    ),
 )
 """What `groundling data check` finds here."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from groundling.core.errors import InputError
-from groundling.data.tables import TABLES, columns_of, read_csv, read_json_lines, read_tsv
+from groundling.data.tables import TABLES, read_csv, read_header, read_json_lines, read_tsv
 
 BLIMP = ("sentence_good", "sentence_bad")
 """Fields of BLiMP (Warstadt et al. 2020), and of the supplement of the BabyLM challenge, which has no others."""
@@ -28,12 +28,12 @@ SAME_PHENOMENON = {"s-selection": "argument_structure"}
 """BLiMP's files have 13 terms, its paper 12 phenomena: argument structure has nine paradigms there (Table 2)."""
 
 
-class Text(NamedTuple):
+class ScoredText(NamedTuple):
     """A text, and from where on it is scored."""
 
-    whole: str
+    text: str
     """What the model reads."""
-    start: int = 0
+    scored_from: int = 0
     """The character from which on its words are scored; before it there is context."""
 
 
@@ -43,7 +43,7 @@ class MinimalPair:
 
     id: str
     """Its own within a folder."""
-    texts: tuple[Text, ...]
+    texts: tuple[ScoredText, ...]
     """Good and bad; of EWoK target 1 after contexts 1 and 2, then target 2 after contexts 1 and 2."""
     paradigm: str
     """The smallest group whose accuracy is reported: BLiMP's UID, EWoK's domain, one's own group."""
@@ -74,7 +74,7 @@ def read_minimal_pairs(path: str | Path) -> list[MinimalPair]:
                     f"{where}: the id {pair.id} is there twice; each pair needs its own"
                 )
             for text in pair.texts:
-                if not text.whole[text.start :].strip():
+                if not text.text[text.scored_from :].strip():
                     raise InputError(f"{where}: an empty sentence; each pair has its texts in full")
             pairs[pair.id] = pair
     return list(pairs.values())
@@ -93,11 +93,11 @@ def _files(path: Path) -> list[Path]:
     return files
 
 
-Reader = Callable[[Path], Iterator[tuple[str, MinimalPair]]]
+PairReader = Callable[[Path], Iterator[tuple[str, MinimalPair]]]
 """The pairs of a file, each after its file and line."""
 
 
-def _reader(file: Path) -> Reader:
+def _reader(file: Path) -> PairReader:
     if file.suffix != ".jsonl":
         return _own_table
     _, first = next(read_json_lines(file, ()))
@@ -117,7 +117,7 @@ def _blimp(file: Path) -> Iterator[tuple[str, MinimalPair]]:
             where,
             MinimalPair(
                 f"{paradigm}/{_text(where, row, 'pairID', str(number))}",
-                tuple(Text(row[name]) for name in BLIMP),
+                tuple(ScoredText(row[name]) for name in BLIMP),
                 paradigm,
                 SAME_PHENOMENON.get(phenomenon, phenomenon),
                 SAME_FIELD.get(field, field),
@@ -133,7 +133,7 @@ def _ewok(file: Path) -> Iterator[tuple[str, MinimalPair]]:
                 if not row[context].strip():
                     raise InputError(f"{where}: an empty {context}")
                 before = row[context].strip() + " "
-                texts.append(Text(before + row[target].strip(), len(before)))
+                texts.append(ScoredText(before + row[target].strip(), len(before)))
         yield where, MinimalPair(f"{file.stem}/{number}", tuple(texts), row["Domain"])
 
 
@@ -146,7 +146,7 @@ def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
     if file.suffix not in TABLES:
         raise InputError(f"{file}: a .jsonl file beside tables; give one kind of file at a time")
     read = read_csv if file.suffix == ".csv" else read_tsv
-    header = columns_of(file)
+    header = read_header(file)
     columns = [*OWN, *(name for name in ("group", "id") if name in header)]
     for number, (line, row) in enumerate(read(file, columns), 1):
         where = f"{file}, line {line}"
@@ -155,7 +155,7 @@ def _own_table(file: Path) -> Iterator[tuple[str, MinimalPair]]:
 
 def _own(file: Path, where: str, number: int, row: dict[str, Any]) -> MinimalPair:
     name = _text(where, row, "id", str(number))
-    texts = tuple(Text(row[column]) for column in OWN)
+    texts = tuple(ScoredText(row[column]) for column in OWN)
     return MinimalPair(f"{file.stem}/{name}", texts, _text(where, row, "group", file.stem))
 
 

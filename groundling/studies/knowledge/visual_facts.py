@@ -14,7 +14,7 @@ import numpy as np
 import yaml
 from scipy.stats import kendalltau
 
-from groundling.core.errors import InputError, expecting
+from groundling.core.errors import InputError, convert_errors
 from groundling.data.tables import lines_of, read_json_lines, read_text
 
 MASK = "[MASK]"
@@ -65,7 +65,7 @@ OBJECT_GROUPS = ("Single", "Multi", "Any")
 MASKED_TEMPLATES = (1, "text-masked")
 """How CoDa's files call the template group whose sentences have a `[MASK]`."""
 
-LARGEST = 1e300
+MAX_COUNT = 1e300
 """Counts and shares above this are refused: eleven of them still have a finite sum."""
 ANNOTATIONS = "annotations.jsonl"
 OBJECTS = "objects.jsonl"
@@ -103,13 +103,13 @@ class FactsFile(NamedTuple):
     facts: list[VisualFact]
     left_out: dict[str, int]
     """How many lines or subjects, by reason."""
-    beside: tuple[Path, ...] = ()
+    companion_files: tuple[Path, ...] = ()
     """Other files that were read because they belong to it."""
 
 
 def open_visual_facts(path: str | Path) -> FactsFile:
     """The facts of a file as `read_visual_facts` has them, and what was left out."""
-    if not is_raw(path):
+    if not is_raw_coda(path):
         return FactsFile(read_visual_facts(path), {})
     objects, left_out = read_coda(path)
     facts = []
@@ -119,7 +119,7 @@ def open_visual_facts(path: str | Path) -> FactsFile:
         facts.append(
             VisualFact(each.id, each.noun, "color", COLOURS, each.shares, "", each.prompts)
         )
-    return FactsFile(facts, left_out, beside(path))
+    return FactsFile(facts, left_out, companion_files(path))
 
 
 def read_visual_facts(path: str | Path) -> list[VisualFact]:
@@ -135,7 +135,7 @@ def read_visual_facts(path: str | Path) -> list[VisualFact]:
 
     Raises InputError naming the line that has none of these layouts, or that contradicts an earlier one.
     """
-    if is_raw(path):
+    if is_raw_coda(path):
         return open_visual_facts(path).facts
     facts: dict[str, VisualFact] = {}
     for number, (_, row) in enumerate(read_json_lines(Path(path), ()), start=1):
@@ -319,7 +319,7 @@ def _are_counts(values: object) -> bool:
     """Whether it is a list of numbers from 0 up; NaN and infinity are none."""
     if not isinstance(values, list):
         return False
-    return all(type(value) in (int, float) and 0 <= value <= LARGEST for value in values)
+    return all(type(value) in (int, float) and 0 <= value <= MAX_COUNT for value in values)
 
 
 # -- CoDa, raw ---------------------------------------------------------------------------------------------------------
@@ -338,13 +338,13 @@ class CodaObject:
     """Sentences with a `[MASK]`, by their number among all templates."""
 
 
-def is_raw(path: str | Path) -> bool:
+def is_raw_coda(path: str | Path) -> bool:
     """Whether a file looks like CoDa's annotations, one worker's answer a line."""
     first = lines_of(path)[0]
     return all(f'"{name}"' in first for name in ("class_id", "included", "action"))
 
 
-def beside(path: str | Path) -> tuple[Path, Path]:
+def companion_files(path: str | Path) -> tuple[Path, Path]:
     """The files of objects and of templates that belong to a file of annotations.
 
     Raises InputError if that is not called `annotations.jsonl`, with or without something before it.
@@ -367,7 +367,7 @@ def read_coda(path: str | Path) -> tuple[list[CodaObject], dict[str, int]]:
 
     Raises InputError for a line, a field or a file that is not as expected.
     """
-    objects, templates = beside(path)
+    objects, templates = companion_files(path)
     answers, skipped = _answers(Path(path))
     sentences = _sentences(templates)
     kept = []
@@ -435,7 +435,7 @@ def _agreeing(shares: np.ndarray) -> np.ndarray:
 def _sentences(path: Path) -> dict[str, str]:
     """Sentences with a mask, by their number among all templates in alphabetical order (the release's template_idx)."""
     what = f"{path}: expected CoDa's YAML, `templates:` as a list of a `name` and its `templates`"
-    with expecting(what, errors=(yaml.YAMLError, KeyError, TypeError)):
+    with convert_errors(what, errors=(yaml.YAMLError, KeyError, TypeError)):
         content = yaml.safe_load(read_text(path))
         groups = [(group["name"], list(group["templates"])) for group in content["templates"]]
     texts = sorted((str(text), name) for name, some in groups for text in some)

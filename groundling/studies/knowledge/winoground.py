@@ -13,24 +13,29 @@ import torch
 
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
-from groundling.data.images import stem
+from groundling.data.images import image_id
 from groundling.data.regions.inputs import RegionInputs
 from groundling.data.tables import read_json_lines
 from groundling.prediction.similarity import (
     CosineMatcher,
     Matcher,
     MatchHeadMatcher,
-    finite,
-    same_for_same,
+    equalise_identical_texts,
+    require_finite,
 )
 from groundling.runs.folder import json_text, whole_file
-from groundling.runs.progress import say_notes
-from groundling.runs.report import table
+from groundling.runs.progress import print_notes
+from groundling.runs.report import format_table
 from groundling.runs.run import Run
-from groundling.settings.inputs import RegionInput
+from groundling.settings.input_settings import RegionSettings
 from groundling.studies.knowledge.commands import WinogroundConfig
-from groundling.studies.knowledge.pairs import WINOGROUND, as_json, estimate, less
-from groundling.teachers.dataset import FeatureCache
+from groundling.studies.knowledge.pair_likelihoods import (
+    WINOGROUND_RULES,
+    as_json,
+    bootstrap_means,
+    paired_difference,
+)
+from groundling.teachers.feature_cache import FeatureCache
 from groundling.vision_language.loading import is_single_stream
 
 FILE = "examples.jsonl"
@@ -46,7 +51,7 @@ TEST = "test"
 
 
 @dataclass(frozen=True)
-class Winoground:
+class WinogroundExample:
     """Two images and two captions; caption n belongs to image n."""
 
     id: str
@@ -59,7 +64,7 @@ class Winoground:
     """The groups it counts in: as its file tags it, and by its number of main predicates."""
 
 
-def read_winoground(path: str | Path) -> list[Winoground]:
+def read_winoground(path: str | Path) -> list[WinogroundExample]:
     """The examples of a folder's `examples.jsonl`, or of that file.
 
     Raises InputError naming the line without an image or caption, or with an id that is there twice.
@@ -67,7 +72,7 @@ def read_winoground(path: str | Path) -> list[Winoground]:
     file = Path(path)
     if file.is_dir():
         file = file / FILE
-    examples: dict[str, Winoground] = {}
+    examples: dict[str, WinogroundExample] = {}
     for where, row in read_json_lines(file, TEXTS):
         number = row.get("id", len(examples))
         if not isinstance(number, str | int) or isinstance(number, bool):
@@ -81,8 +86,10 @@ def read_winoground(path: str | Path) -> list[Winoground]:
         tags = [str(row[tag]) for tag in TAGS if row.get(tag)]
         if "num_main_preds" in row:
             tags.append(f"{row['num_main_preds']} main predicates")
-        images = (stem(row["image_0"]), stem(row["image_1"]))
-        examples[name] = Winoground(name, images, (row["caption_0"], row["caption_1"]), tuple(tags))
+        images = (image_id(row["image_0"]), image_id(row["image_1"]))
+        examples[name] = WinogroundExample(
+            name, images, (row["caption_0"], row["caption_1"]), tuple(tags)
+        )
     return list(examples.values())
 
 
@@ -99,22 +106,23 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
     for source in sources:
         match = _matcher(config, source, run.state.device, kept)
         found.append(_found(source, match, examples))
-    worth = np.concatenate([of_model.worth for of_model in found], 1)
+    worth = np.concatenate([of_model.item_scores for of_model in found], 1)
     groups: dict[str, list[int]] = {ALL: list(range(len(examples)))}
     for number, example in enumerate(examples):
         for tag in example.tags:
             groups.setdefault(tag, []).append(number)
-    estimates = {name: estimate(worth[numbers], name) for name, numbers in groups.items()}
-    count = len(WINOGROUND)
-    result: dict[str, Any] = found[0].told | {
-        "chance": {rule.name: rule.chance for rule in WINOGROUND},
-        "scores": {name: as_json(WINOGROUND, one) for name, one in estimates.items()},
+    estimates = {name: bootstrap_means(worth[numbers], name) for name, numbers in groups.items()}
+    count = len(WINOGROUND_RULES)
+    result: dict[str, Any] = found[0].summary | {
+        "chance": {rule.name: rule.chance for rule in WINOGROUND_RULES},
+        "scores": {name: as_json(WINOGROUND_RULES, one) for name, one in estimates.items()},
     }
     if config.other:
-        others = {name: as_json(WINOGROUND, one, count) for name, one in estimates.items()}
-        result["other"] = found[1].told | {"scores": others}
+        others = {name: as_json(WINOGROUND_RULES, one, count) for name, one in estimates.items()}
+        result["other"] = found[1].summary | {"scores": others}
         result["difference"] = {
-            name: as_json(WINOGROUND, less(one, count)) for name, one in estimates.items()
+            name: as_json(WINOGROUND_RULES, paired_difference(one, count))
+            for name, one in estimates.items()
         }
     if run.state.is_main_process:
         _write_items(run.folder / "items.jsonl", examples, found)
@@ -125,11 +133,11 @@ def winoground(config: WinogroundConfig, run: Run) -> dict[str, Any]:
 class _PairScores(NamedTuple):
     """What a model makes of the examples."""
 
-    told: dict[str, Any]
+    summary: dict[str, Any]
     """Its name, its measure, and how many captions it cut."""
     scores: np.ndarray
     """(N, 4), of image 0 with captions 0 and 1, then of image 1."""
-    worth: np.ndarray
+    item_scores: np.ndarray
     """(N, rules): 1 where a rule holds."""
 
 
@@ -137,7 +145,7 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
     """What says how well a model of the two finds that caption and image fit; `kept` is a folder for features."""
     # The other model may be a CLIP beside one that reads regions; --model must be what --regions say.
     if config.shown.regions and (source == config.model or is_single_stream(source)):
-        regions = RegionInput(**vars(config.shown))
+        regions = RegionSettings(**vars(config.shown))
         looks_at = RegionInputs(regions, what="split of Winoground")
         return MatchHeadMatcher(source, looks_at, [TEST], device, config.max_length)
     folder = Path(config.data)
@@ -145,14 +153,16 @@ def _matcher(config: WinogroundConfig, source: str, device: torch.device, kept: 
     return CosineMatcher(source, config.shown.images or str(beside), device, FeatureCache(kept))
 
 
-def _found(source: str, match: Matcher, examples: Sequence[Winoground]) -> _PairScores:
+def _found(source: str, match: Matcher, examples: Sequence[WinogroundExample]) -> _PairScores:
     """What a model makes of the examples."""
     scores, cut = _scores(examples, match)
     told = {"model": source, "measure": match.measure, "cut_captions": cut}
-    return _PairScores(told, scores, np.stack([rule.worth(scores) for rule in WINOGROUND], 1))
+    return _PairScores(
+        told, scores, np.stack([rule.item_score(scores) for rule in WINOGROUND_RULES], 1)
+    )
 
 
-def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray, int]:
+def _scores(examples: Sequence[WinogroundExample], match: Matcher) -> tuple[np.ndarray, int]:
     """Scores (N, 4) of image 0 with captions 0 and 1, then of image 1; and how many captions were cut."""
     rows: list[Example] = []
     for example in examples:
@@ -161,16 +171,18 @@ def _scores(examples: Sequence[Winoground], match: Matcher) -> tuple[np.ndarray,
                 name = f"{example.id}/{len(rows) % 4}"
                 rows.append(Example(name, caption, images=(image,)))
     found = match(rows, TEST)
-    cut = int((found.dropped > 0).sum()) // 2
+    cut = int((found.truncated_tokens > 0).sum()) // 2
     if cut:
-        say_notes([f"{cut:,} of {2 * len(examples):,} captions were cut at their end"])
+        print_notes([f"{cut:,} of {2 * len(examples):,} captions were cut at their end"])
     # Captions that read alike score alike with an image, in whatever batch they were read.
-    read = [found.read[start : start + 2] for start in range(0, len(rows), 2)]
-    alike = same_for_same(finite(found.scores.reshape(-1, 2)), read)
+    read = [found.token_digests[start : start + 2] for start in range(0, len(rows), 2)]
+    alike = equalise_identical_texts(require_finite(found.scores.reshape(-1, 2)), read)
     return alike.reshape(-1, 4), cut
 
 
-def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_PairScores]) -> None:
+def _write_items(
+    path: Path, examples: Sequence[WinogroundExample], found: Sequence[_PairScores]
+) -> None:
     """One JSON line per example: tags, scores, and which rules hold; the same of the other model under `other`."""
     with whole_file(path) as file:
         for number, example in enumerate(examples):
@@ -184,26 +196,28 @@ def _write_items(path: Path, examples: Sequence[Winoground], found: Sequence[_Pa
 
 def _item(found: _PairScores, number: int) -> dict[str, Any]:
     """A model's scores of an example, and which rules hold."""
-    holds = zip(WINOGROUND, found.worth[number], strict=True)
+    holds = zip(WINOGROUND_RULES, found.item_scores[number], strict=True)
     scores = found.scores[number].round(6).tolist()
     return {"scores": scores, **{rule.name: bool(value) for rule, value in holds}}
 
 
-def told(result: dict[str, Any]) -> str:
+def format_winoground(result: dict[str, Any]) -> str:
     """What was found, in points."""
-    rows = [{"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND}]
+    rows = [
+        {"": "chance", "items": ""} | {r.name: f"{100 * r.chance:.2f}" for r in WINOGROUND_RULES}
+    ]
     rows += [_row(name, found) for name, found in result["scores"].items()]
     if "other" in result:
         rows += [_row(f"{name}: other", one) for name, one in result["other"]["scores"].items()]
         rows += [
             _row(f"{name}: other - model", one, "+") for name, one in result["difference"].items()
         ]
-    return table(rows)
+    return format_table(rows)
 
 
 def _row(name: str, found: dict[str, Any], sign: str = "") -> dict[str, str]:
     row = {"": name, "items": f"{found['items']:,}"}
-    for rule in WINOGROUND:
+    for rule in WINOGROUND_RULES:
         low, high = (100 * end for end in found[f"{rule.name}_interval"])
         row[rule.name] = f"{100 * found[rule.name]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"
     return row

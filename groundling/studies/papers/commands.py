@@ -7,14 +7,14 @@ from typing import Annotated
 
 from groundling.command_line import Command
 from groundling.runs.outputs import NoOutput
-from groundling.settings.fields import Settings, needed
+from groundling.settings.fields import Settings, required
 
 
 @dataclass(frozen=True)
 class InfoConfig(Settings):
     """Which model is described."""
 
-    name: Annotated[str, needed] = ""
+    name: Annotated[str, required] = ""
     """A preset (xdbert-bert-base, visualbert-base, ...) or a model folder."""
     json: bool = False
     """Print one JSON object."""
@@ -27,10 +27,10 @@ INFO = Command(
     {"_own": InfoConfig()},
     title="Papers: their models",
     example="groundling info xdbert-bert-base",
-    common="name json",
-    leaves=NoOutput(),
+    common_flags="name json",
+    output=NoOutput(),
     positional=("--name",),
-    speaks=True,
+    prints_output=True,
 )
 
 

@@ -21,15 +21,15 @@ from transformers import (
     ElectraModel,
 )
 
-from groundling.core.errors import check_known
-from groundling.models.clip import ClipText, clip_text
-from groundling.models.crossmodal import LAYERS, cross_layers
+from groundling.core.errors import require_known
+from groundling.models.clip import ClipTextTower, make_clip_text_tower
+from groundling.models.cross_modal import LAYERS, make_cross_modal_layers
 from groundling.models.heads import LMHead
 from groundling.models.loading import load_config
 from groundling.runs.folder import json_text
-from groundling.runs.progress import Work
+from groundling.runs.progress import CommandContext
 from groundling.studies.papers.commands import InfoConfig
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 from groundling.vision_language.single_stream import JOIN
 from groundling.vision_language.uniter import UniterEmbeddings
 from groundling.vision_language.visualbert import VisualBertEmbeddings
@@ -45,8 +45,8 @@ LARGE: dict[str, Any] = {
 
 def _xdbert(encoder: Callable[[], Any]) -> dict[str, nn.Module]:
     text = encoder()
-    clip: ClipText = clip_text(CLIPModel(CLIPConfig()))  # ViT-B/32, HF's default
-    return {"text": text, "clip": clip, "cross": cross_layers(text.config, clip, 2)}
+    clip: ClipTextTower = make_clip_text_tower(CLIPModel(CLIPConfig()))  # ViT-B/32, HF's default
+    return {"text": text, "clip": clip, "cross": make_cross_modal_layers(text.config, clip, 2)}
 
 
 def _electra(**sizes: Any) -> ElectraModel:
@@ -98,7 +98,7 @@ VisualBERT and UNITER are counted with pooler and without heads, VL-BERT with it
 """
 
 
-def describe(name: str) -> dict[str, Any]:
+def count_parameters(name: str) -> dict[str, Any]:
     """`{"name", "total", "components"}` of a preset or a model folder, in parameters; raises InputError for others."""
     parts = _parts(name)
     counts = {
@@ -111,17 +111,17 @@ def describe(name: str) -> dict[str, Any]:
 def _parts(name: str) -> dict[str, nn.Module]:
     folder = Path(name)
     if (folder / LAYERS).exists() or (folder / JOIN).exists():
-        return dict(load_student(name).named_children())
+        return dict(load_encoder(name).named_children())
     with torch.device("meta"):
         if folder.is_dir() and name not in PRESETS:
             return dict(AutoModel.from_config(load_config(name)).named_children())
-        check_known(name, sorted(PRESETS), f"{name}: neither a model folder nor a preset")
+        require_known(name, sorted(PRESETS), f"{name}: neither a model folder nor a preset")
         return PRESETS[name]()
 
 
-def info(config: InfoConfig, work: Work) -> dict[str, Any]:
+def info(config: InfoConfig, work: CommandContext) -> dict[str, Any]:
     """Print the model's parts and their parameters, or one JSON object; returns what it printed."""
-    described = describe(config.name)
+    described = count_parameters(config.name)
     if config.json:
         print(json_text(described))
         return described

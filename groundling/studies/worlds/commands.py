@@ -10,13 +10,13 @@ from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
 from groundling.settings.fields import (
-    Input,
+    InputKind,
+    InvalidSettingError,
     Settings,
-    WrongSetting,
     above,
     at_least,
     between,
-    needed,
+    required,
 )
 from groundling.settings.training import TrainConfig
 
@@ -46,15 +46,15 @@ class WorldConfig(Settings):
     """Number of lines in the held-out text corpus."""
     size: Annotated[int, at_least(16)] = 32
     """Width and height of an image in pixels, a multiple of 16."""
-    stated: Annotated[float, between(0, 1)] = 0.0
+    stated_rate: Annotated[float, between(0, 1)] = 0.0
     """Reporting bias: probability that a mention of a noun, in text or caption, states one of its attributes."""
-    blind: bool = True
+    control_images: bool = True
     """Also write the control images, in which each noun's attributes are redrawn for every image."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.size % 16:
-            raise WrongSetting("size", f" = {self.size}, expected a multiple of 16")
+            raise InvalidSettingError("size", f" = {self.size}, expected a multiple of 16")
         held_out = self.dev_nouns + self.test_nouns
         if held_out >= self.nouns:
             raise InputError(
@@ -63,15 +63,15 @@ class WorldConfig(Settings):
 
 
 DATA_WORLD = Command(
-    "data world",
+    "data make-world",
     "render a world whose nouns have looks that only images show",
     "groundling.studies.worlds.data_sets:render_world",
     {"_own": WorldConfig()},
     title="Worlds: the rendered world and the quickstart",
-    example="groundling data world --out runs/world",
-    common="seed scenes sentences stated",
-    speaks=True,
-    leaves=OutputFile(("world.json*",)),
+    example="groundling data make-world --out runs/world",
+    common_flags="seed scenes sentences stated-rate",
+    prints_output=True,
+    output=OutputFile(("world.json*",)),
 )
 
 
@@ -79,24 +79,24 @@ DATA_WORLD = Command(
 class TasksConfig(Settings):
     """A rendered world as six vision-and-language data sets with captions, boxes, and a small untrained BERT."""
 
-    train: Annotated[int, at_least(1)] = 4000
+    limit_train: Annotated[int, at_least(1)] = 4000
     """Most examples of a training split."""
-    held: Annotated[int, at_least(1)] = 1000
+    limit_dev: Annotated[int, at_least(1)] = 1000
     """Most examples of a held-out split."""
     shortcut: Annotated[float, between(0, 1)] = 0.0
     """Share of VCR's questions, 0 to 1, whose wrong answers are of no kind that was asked for: their text tells."""
 
 
 DATA_TASKS = Command(
-    "data tasks",
+    "data make-tasks",
     "a rendered world as six vision-and-language data sets, with captions and boxes",
     "groundling.studies.worlds.data_sets:render_tasks",
     {"_own": TasksConfig(), "world": WorldConfig()},
     title="Worlds: the rendered world and the quickstart",
-    example="groundling data tasks --out runs/vision",
-    common="train held shortcut world.seed",
-    speaks=True,
-    leaves=OutputFile(("tasks.json*",)),
+    example="groundling data make-tasks --out runs/vision",
+    common_flags="limit-train limit-dev shortcut world.seed",
+    prints_output=True,
+    output=OutputFile(("tasks.json*",)),
 )
 
 
@@ -104,9 +104,9 @@ DATA_TASKS = Command(
 class ProbeConfig(Settings):
     """How an encoder is asked what it knows of a world's nouns."""
 
-    model: Annotated[str, Input.MODEL, needed] = ""
+    model: Annotated[str, InputKind.MODEL, required] = ""
     """Text encoder: hub id or folder."""
-    data: Annotated[str, Input.FOLDER, needed] = ""
+    data: Annotated[str, InputKind.FOLDER, required] = ""
     """Folder of a rendered world, or of your own: its `probes` hold attribute.tsv, questions, or both."""
     seeds: Annotated[int, at_least(1)] = 3
     """Times that each question is fine-tuned on; each time draws its head and the order of its examples anew."""
@@ -120,7 +120,7 @@ class ProbeConfig(Settings):
     """MODULE:NAME of a `ModelFormat` of your own that loads --model; empty: it is told from the folder."""
 
 
-PROBING = TrainConfig(steps=1000, lr=5e-4, warmup=0.1, weight_decay=0.0, log_every=50)
+PROBING = TrainConfig(steps=1000, lr=5e-4, warmup_ratio=0.1, weight_decay=0.0, log_every=50)
 """Fine-tuning on a world's questions: at 250 steps the odd one out was in mid-rise, and moved by .18 with the seed."""
 
 
@@ -136,8 +136,8 @@ PROBE = Command(
     {"_own": ProbeConfig(), "_train": PROBING},
     title="Worlds: the rendered world and the quickstart",
     example="groundling probe --model bert-base-uncased --data runs/world --out runs/probe",
-    common="model data questions seeds steps cpu",
-    leaves=ResumableRun(probe_inputs),
+    common_flags="model data questions seeds steps cpu",
+    output=ResumableRun(probe_inputs),
 )
 
 
@@ -163,9 +163,9 @@ QUICKSTART = Command(
     {"_own": QuickstartConfig()},
     title="Worlds: the rendered world and the quickstart",
     example="groundling quickstart",
-    common="full seed processes",
-    speaks=True,
-    leaves=ResumableRun(free=("processes",), grows=True),
+    common_flags="full seed processes",
+    prints_output=True,
+    output=ResumableRun(ignored_settings=("processes",), extendable=True),
 )
 
 

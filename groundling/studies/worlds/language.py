@@ -86,7 +86,7 @@ N noun; O noun or described thing as in captions; T, P ordinary thing and its pl
 R relation; S person; V, E verb and ending of the category of N.
 """
 
-Looks = tuple[str, ...]
+VisualAttributes = tuple[str, ...]
 """Colour, shape, size, texture: the order of ATTRIBUTES."""
 SYLLABLES = ("bdfgklmnprstvz", "aeiou", "bdglmnrvz", "aeiou", "kv")
 """The letters that may stand at each place of a name."""
@@ -114,18 +114,18 @@ class Noun:
     """The split it is probed in: train, dev or test."""
 
     @property
-    def looks(self) -> Looks:
+    def attributes(self) -> VisualAttributes:
         """The four visual attributes, in the order of ATTRIBUTES."""
         return (self.colour, self.shape, self.size, self.texture)
 
 
-def draw_looks(rng: Generator) -> Looks:
+def draw_attributes(rng: Generator) -> VisualAttributes:
     """Four attributes, each value as likely as any."""
     places = rng.integers((6, 6, 2, 3))
     return tuple(values[i] for values, i in zip(ATTRIBUTES.values(), places, strict=True))
 
 
-def phrase(rng: Generator, name: str, looks: Looks, stated: float) -> str:
+def phrase(rng: Generator, name: str, looks: VisualAttributes, stated: float) -> str:
     """A noun, with probability `stated` with an attribute before it; without a name, a thing with two to four.
 
     A thing's shape is always told: it is what a contrastive teacher learns last, and from captions alone.
@@ -153,9 +153,9 @@ def sentence(rng: Generator, nouns: Sequence[Noun], stated: float) -> str:
         if token in ("N", "O"):
             noun = next(mentions)
             if token == "N" or rng.random() < 0.6:
-                words.append(phrase(rng, noun.name, noun.looks, stated))
+                words.append(phrase(rng, noun.name, noun.attributes, stated))
             else:
-                words.append(phrase(rng, "", draw_looks(rng), stated))
+                words.append(phrase(rng, "", draw_attributes(rng), stated))
         elif token == "T":
             words.append(next(things))
         elif token == "P":
@@ -267,9 +267,9 @@ ODD_RULES = (
 ODD_NOUNS = 120
 """Nouns of which all triples are listed; they give more rows than any cap."""
 
-Row = tuple[str, int]
+LabelledSentence = tuple[str, int]
 """A sentence and its label."""
-Random = Callable[[str, int | str], Generator]
+GeneratorOf = Callable[[str, int | str], Generator]
 """The world's generators by stream and index."""
 
 
@@ -277,7 +277,7 @@ Random = Callable[[str, int | str], Generator]
 class NounQuestions:
     """The four sorts of questions on the nouns of one split."""
 
-    random: Random
+    random: GeneratorOf
     """The world's generators."""
     split: str
     """train, dev or test."""
@@ -286,27 +286,27 @@ class NounQuestions:
     cap: int
     """Most rows of a sort."""
 
-    def truth(self) -> list[Row]:
+    def truth(self) -> list[LabelledSentence]:
         """`the zib is red .`: per noun and attribute one true and one false; each value as often false as true."""
         rng = self.random("truth", self.split)
-        rows: list[Row] = []
+        rows: list[LabelledSentence] = []
         nouns = self.nouns[: self.cap // 8]
         for column, values in enumerate(ATTRIBUTES.values()):
-            true = [noun.looks[column] for noun in nouns]
+            true = [noun.attributes[column] for noun in nouns]
             false = _false_values(rng, true, values)
             for noun, yes, no in zip(nouns, true, false, strict=True):
                 rows.append((f"the {noun.name} is {yes} .", 1))
                 rows.append((f"the {noun.name} is {no} .", 0))
         return rows
 
-    def odd(self) -> tuple[list[Row], str]:
+    def odd(self) -> tuple[list[LabelledSentence], str]:
         """`the p looks like the q , not the r .` as rows, and which of `ODD_RULES` chose the nouns.
 
         A noun is similar about as often as not, so no noun gives the answer away.
         """
         nouns = self.nouns[:ODD_NOUNS]
         enough = min(self.cap, 4 * len(nouns))
-        rows: list[Row] = []
+        rows: list[LabelledSentence] = []
         for rule, triples in zip(ODD_RULES, _triples(nouns), strict=True):
             rng = self.random("odd", self.split)
             rows = _odd_rows(rng, nouns, triples, self.cap)
@@ -314,10 +314,10 @@ class NounQuestions:
                 return rows, rule
         return rows, ODD_RULES[-1]
 
-    def category(self) -> list[Row]:
+    def category(self) -> list[LabelledSentence]:
         """`she eats the zib with salt .`: per noun as many frames of its own category as of the others."""
         rng = self.random("category", self.split)
-        rows: list[Row] = []
+        rows: list[LabelledSentence] = []
         nouns = self.nouns[: self.cap // 2]
         for noun in nouns:
             right, wrong = _frames(noun)
@@ -328,12 +328,12 @@ class NounQuestions:
                 rows.append((right[i], 1))
         return rows
 
-    def order(self, known: set[str]) -> list[Row]:
+    def order(self, known: set[str]) -> list[LabelledSentence]:
         """A new sentence, and the same with two words of different classes exchanged, which no template yields.
 
         `known`: sentences that must not be asked, such as those of the corpus.
         """
-        rows: list[Row] = []
+        rows: list[LabelledSentence] = []
         if not self.nouns:
             return rows
         names = {noun.name for noun in self.nouns}
@@ -373,7 +373,7 @@ def _false_values(rng: Generator, true: list[str], values: tuple[str, ...]) -> l
 
 def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
     """All (p, q, r) that the two `ODD_RULES` allow, as numbers of nouns (N, 3)."""
-    looks = np.array([noun.looks for noun in nouns]).reshape(-1, 4)
+    looks = np.array([noun.attributes for noun in nouns]).reshape(-1, 4)
     shared = (looks[:, None] == looks[None]).sum(axis=2)
     shared_q = shared[:, :, None]
     shared_r = shared[:, None, :]
@@ -384,9 +384,11 @@ def _triples(nouns: list[Noun]) -> tuple[np.ndarray, np.ndarray]:
     return np.argwhere(clear & distinct), np.argwhere(clear_enough & distinct)
 
 
-def _odd_rows(rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int) -> list[Row]:
+def _odd_rows(
+    rng: Generator, nouns: list[Noun], triples: np.ndarray, cap: int
+) -> list[LabelledSentence]:
     """A true and a false row of each triple (p, q, r) that is taken, from `triples` (N, 3) of the nouns' numbers."""
-    rows: list[Row] = []
+    rows: list[LabelledSentence] = []
     tilt = np.zeros(len(nouns), dtype=int)  # how much more often a noun was q than r
     triples = triples[rng.permutation(len(triples))]
     while len(triples) and len(rows) < cap:

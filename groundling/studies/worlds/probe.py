@@ -19,11 +19,11 @@ import torch
 
 from groundling.commands.finetune import FinetuneConfig
 from groundling.commands.finetune.run import one_run
-from groundling.core.batch import Example, collate, needed
+from groundling.core.batch import Example, collate, require
 from groundling.core.errors import InputError
-from groundling.data.samples import TextSamples
-from groundling.data.tables import columns_of, read_tsv
-from groundling.data.text.words import spans
+from groundling.data.samples import TextDataset
+from groundling.data.tables import read_header, read_tsv
+from groundling.data.text.words import word_spans
 from groundling.models.formats import Encoder
 from groundling.runs.run import Run, RunPart
 from groundling.settings.training import TrainConfig
@@ -31,7 +31,7 @@ from groundling.studies.worlds.commands import ProbeConfig
 from groundling.studies.worlds.tasks import ODD, questions_in
 from groundling.tasks import Task
 from groundling.training.batch_sampler import check_batch
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 
 LEARNED = 0.98
 """A probe has learned something if its training loss ends below this share of what guessing costs."""
@@ -39,7 +39,7 @@ READOUT = "readout/odd"
 """The odd one out, told by the linear probes of the nouns' looks."""
 SPLITS = ("train", "dev", "test")
 
-Splits = Mapping[str, Sequence[Example]]
+ExamplesBySplit = Mapping[str, Sequence[Example]]
 """A question's examples by split."""
 FIXED = ("noun", "split", "sentence")
 """Columns of `attribute.tsv` that are no attribute; any other is one."""
@@ -47,7 +47,7 @@ TEXTUAL = "category"
 """The attribute that is no look: a rendered world's text tells it, and its images do not."""
 STRENGTHS = (0.1, 1.0, 10.0, 100.0, 1000.0)
 """Ridge penalties tried on the dev nouns."""
-Rows = Sequence[dict[str, str]]
+AttributeRows = Sequence[dict[str, str]]
 """Rows of `attribute.tsv`, one per noun."""
 
 
@@ -59,7 +59,7 @@ def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any
     folder holds nothing to ask, or something that cannot be asked.
     """
     world = Path(config.data)
-    tasks, rows = _asked(config, world)
+    tasks, rows = _probe_inputs(config, world)
     # Everything is read before anything is trained: a mistake in the last file is told at once.
     examples = {task.name: {split: task.read(world, split) for split in SPLITS} for task in tasks}
     for task in tasks:
@@ -68,31 +68,31 @@ def probe(config: ProbeConfig, training: TrainConfig, run: Run) -> dict[str, Any
             check_batch(task.file(world, task.train), count, training.batch)
     result: dict[str, Any] = {}
     if rows:
-        result |= _read(config, rows, examples.get(ODD.name), world)
+        result |= _run_linear_probes(config, rows, examples.get(ODD.name), world)
     for task in tasks:
-        result[task.name] = _tuned(task, examples[task.name], config, training, run)
+        result[task.name] = _run_fine_tuned_probes(task, examples[task.name], config, training, run)
     return result
 
 
-def _asked(config: ProbeConfig, world: Path) -> tuple[list[Task], list[dict[str, str]]]:
+def _probe_inputs(config: ProbeConfig, world: Path) -> tuple[list[Task], list[dict[str, str]]]:
     """The questions of a folder, and its nouns with their attributes; raises InputError if it has neither."""
     tasks = questions_in(world, config.questions)
     has_nouns = (world / "probes" / "attribute.tsv").is_file()
     if not tasks and not has_nouns:
         raise InputError(
             f"{config.data}: nothing to ask; expected a folder `probes` with attribute.tsv or NAME_train.tsv, "
-            "NAME_dev.tsv and NAME_test.tsv (`groundling data world` writes one)"
+            "NAME_dev.tsv and NAME_test.tsv (`groundling data make-world` writes one)"
         )
     if config.columns and not has_nouns:
         raise InputError(f"--columns: {world / 'probes'} holds no attribute.tsv")
     return tasks, read_nouns(world, config.columns) if has_nouns else []
 
 
-def _read(
-    config: ProbeConfig, rows: list[dict[str, str]], odd: Splits | None, world: Path
+def _run_linear_probes(
+    config: ProbeConfig, rows: list[dict[str, str]], odd: ExamplesBySplit | None, world: Path
 ) -> dict[str, Any]:
     """What frozen states tell: an attribute each, and from all looks together the odd one out."""
-    states = noun_states(load_student(config.model, config.kind), rows, config.max_length)
+    states = noun_states(load_encoder(config.model, config.kind), rows, config.max_length)
     probes = attributes_of(rows)
     result: dict[str, Any] = {one.name: one.score(states, rows) for one in probes}
     looks = [one for one in probes if one.column != TEXTUAL]
@@ -101,14 +101,14 @@ def _read(
     shares = [one.shares(states, rows) for one in looks]
     names = [row["noun"] for row in rows]
     scores = {
-        split: readout(shares, names, odd[split], ODD.file(world, split))
+        split: score_readout(shares, names, odd[split], ODD.file(world, split))
         for split in ("dev", "test")
     }
     return result | {READOUT: {**scores, "chance": _chance(odd["test"])}}
 
 
-def _tuned(
-    task: Task, splits: Splits, config: ProbeConfig, training: TrainConfig, run: Run
+def _run_fine_tuned_probes(
+    task: Task, splits: ExamplesBySplit, config: ProbeConfig, training: TrainConfig, run: Run
 ) -> dict[str, Any]:
     """Accuracy of a question's fine-tuned probes, seed by seed, and the mean of those that learned something."""
     # Tuned, only the train nouns' word embeddings would move, and held-out nouns' lag.
@@ -116,8 +116,8 @@ def _tuned(
         model=config.model,
         data=config.data,
         max_length=config.max_length,
-        freeze_words=True,
-        kind=config.kind,
+        freeze_word_embeddings=True,
+        model_format=config.kind,
         save_model=False,
     )
     runs = []
@@ -126,16 +126,16 @@ def _tuned(
         place = f"{task.name.removeprefix('world/')}/seed-{seed}"
 
         def one_seed(part: RunPart, seed: int = seed) -> dict[str, Any]:
-            student = load_student(config.model, config.kind)
+            student = load_encoder(config.model, config.kind)
             return one_run(student, task, splits, replace(training, seed=seed), part, tuning)
 
         runs.append(run.part(place, one_seed, lambda done: _summary([done], splits)))
     return {"chance": _chance(splits["test"]), "seeds": list(seeds), **_summary(runs, splits)}
 
 
-def _summary(runs: Sequence[Mapping[str, Any]], splits: Splits) -> dict[str, Any]:
+def _summary(runs: Sequence[Mapping[str, Any]], splits: ExamplesBySplit) -> dict[str, Any]:
     """Every seed's accuracies and whether it learned something, and the mean of those that did."""
-    losses = [run["last"]["loss"] for run in runs]
+    losses = [run["train_metrics"]["loss"] for run in runs]
     guessing = _guessing_loss(splits["train"])
     learned = [loss < LEARNED * guessing for loss in losses]
     scores = {
@@ -179,7 +179,7 @@ class LinearProbe:
     version: int = 1
     """Raised whenever scores stop being comparable with earlier ones."""
 
-    def score(self, features: np.ndarray, rows: Rows) -> dict[str, float]:
+    def score(self, features: np.ndarray, rows: AttributeRows) -> dict[str, float]:
         """Accuracy on dev and test nouns, and what the best single answer gets on test nouns.
 
         Args:
@@ -196,7 +196,7 @@ class LinearProbe:
             accuracy[part] = float((said(scaled[asked]) == labels[asked]).mean())
         return accuracy | {"chance": most / int((split == "test").sum())}
 
-    def shares(self, features: np.ndarray, rows: Rows) -> np.ndarray:
+    def shares(self, features: np.ndarray, rows: AttributeRows) -> np.ndarray:
         """How much of each value is read from each noun's state, (nouns, values); the sum over values is 1.
 
         Ridge regression to indicators keeps their sum, so no share has to be scaled; some fall below 0.
@@ -209,7 +209,7 @@ class LinearProbe:
         return indicators
 
 
-def _splits_and_labels(rows: Rows, column: str) -> tuple[np.ndarray, np.ndarray]:
+def _splits_and_labels(rows: AttributeRows, column: str) -> tuple[np.ndarray, np.ndarray]:
     return np.array([row["split"] for row in rows]), np.array([row[column] for row in rows])
 
 
@@ -235,7 +235,7 @@ def _fitted(features: np.ndarray, split: np.ndarray, labels: np.ndarray) -> Ridg
     return max(tried, key=lambda one: float(one.score(scaled[asked], labels[asked])))
 
 
-def readout(
+def score_readout(
     shares: Sequence[np.ndarray], names: Sequence[str], examples: Sequence[Example], path: Path
 ) -> float:
     """How often the odd one out is told by what linear probes read of the nouns; nothing else is fitted.
@@ -262,7 +262,7 @@ def readout(
         named = pattern.findall(example.text)
         if len(set(named)) != 3 or len(named) != 3:
             raise InputError(
-                f"{path}, index {example.official}: {example.text!r} names {len(named)} nouns of attribute.tsv, "
+                f"{path}, index {example.official_id}: {example.text!r} names {len(named)} nouns of attribute.tsv, "
                 "expected three different ones; call a file of other questions by another name than `odd`"
             )
         asked, first, second = (number[name] for name in named)
@@ -279,7 +279,7 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
     `columns` are the attributes that are read; without them all. Raises InputError for what cannot be asked.
     """
     path = Path(folder) / "probes" / "attribute.tsv"
-    header = columns_of(path)
+    header = read_header(path)
     asked = list(columns) or [name for name in header if name not in FIXED]
     if not asked:
         raise InputError(
@@ -312,7 +312,7 @@ def read_nouns(folder: Path, columns: Sequence[str] = ()) -> list[dict[str, str]
     return rows
 
 
-def _check_values(path: Path, rows: Rows, column: str) -> None:
+def _check_values(path: Path, rows: AttributeRows, column: str) -> None:
     """Raises InputError for an attribute that nothing can be learned of."""
     known = {row[column] for row in rows if row["split"] == "train"}
     others = {row[column] for row in rows if row["split"] != "train"}
@@ -327,15 +327,15 @@ def _check_values(path: Path, rows: Rows, column: str) -> None:
         )
 
 
-def attributes_of(rows: Rows) -> list[LinearProbe]:
+def attributes_of(rows: AttributeRows) -> list[LinearProbe]:
     """A linear probe for each attribute of the nouns."""
     return [LinearProbe(f"linear/{name}", name) for name in rows[0] if name not in FIXED]
 
 
 def _words_of(sentence: str, noun: str) -> range:
     """Numbers of the words of a sentence that are the noun's, where it stands first; empty if it is not there."""
-    words = [sentence[start:stop] for start, stop in spans(sentence)]
-    wanted = [noun[start:stop] for start, stop in spans(noun)]
+    words = [sentence[start:stop] for start, stop in word_spans(sentence)]
+    wanted = [noun[start:stop] for start, stop in word_spans(noun)]
     for start in range(len(words) - len(wanted) + 1):
         if words[start : start + len(wanted)] == wanted:
             return range(start, start + len(wanted))
@@ -343,23 +343,23 @@ def _words_of(sentence: str, noun: str) -> range:
 
 
 @torch.no_grad()
-def noun_states(model: Encoder, rows: Rows, max_length: int = 32) -> np.ndarray:
+def noun_states(model: Encoder, rows: AttributeRows, max_length: int = 32) -> np.ndarray:
     """The model's last states at each noun, averaged over its pieces: (nouns, D).
 
     Raises InputError for a model without states of the text's pieces, or a noun beyond `max_length`.
     """
     model.eval()
     examples = [Example(row["noun"], row["sentence"]) for row in rows]
-    samples = TextSamples(examples, *model.inputs(max_length))
+    samples = TextDataset(examples, *model.inputs(max_length))
     batch = collate(samples.get(range(len(rows))))
-    tokens = needed(batch.text, "text", "the linear probe")
+    tokens = require(batch.text, "text", "the linear probe")
     device = next(model.parameters()).device
     encoded = model(batch.to(device))
-    states = needed(encoded.text, "text", "the linear probe").cpu()
+    states = require(encoded.text, "text", "the linear probe").cpu()
     at_nouns = []
     for number, row in enumerate(rows):
         words = _words_of(row["sentence"], row["noun"])
-        pieces = torch.isin(tokens.word[number], torch.tensor(list(words)))
+        pieces = torch.isin(tokens.word_ids[number], torch.tensor(list(words)))
         if not pieces.any():
             raise InputError(
                 f"--max-length {max_length}: cuts off {row['noun']!r} in {row['sentence']!r}"

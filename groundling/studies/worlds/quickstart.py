@@ -15,24 +15,24 @@ from transformers import BertConfig, BertModel, BertTokenizer
 
 from groundling.commands.adapt import COMMAND as ADAPT
 from groundling.commands.adapt import AdaptConfig
-from groundling.commands.teach import COMMAND as TEACH
-from groundling.commands.teach import TeachConfig
-from groundling.core.rng import seed_of
+from groundling.commands.train_clip import COMMAND as TEACH
+from groundling.commands.train_clip import TeachConfig
+from groundling.core.rng import derive_seed
 from groundling.data.tables import lines_of
 from groundling.runs.folder import read_json, whole_folder
 from groundling.runs.jobs import Job, run_jobs
 from groundling.runs.report import (
-    Panel,
-    Picture,
+    ReportImage,
     ReportSection,
+    ScorePanel,
     TableRow,
+    format_table,
     in_two_widths,
-    panels,
-    table,
+    score_panels,
     write_report,
 )
 from groundling.runs.run import Run
-from groundling.settings.fields import changed, configured
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.settings.training import TrainConfig
 from groundling.studies.worlds.commands import (
     PROBE,
@@ -60,7 +60,7 @@ def new_encoder(text: Path, folder: Path, seed: int, layers: int = 2, positions:
     tokenizer = BertTokenizer(
         vocab=_vocabulary(text), do_lower_case=True, model_max_length=positions
     )
-    torch.manual_seed(seed_of(seed, "new encoder"))
+    torch.manual_seed(derive_seed(seed, "new encoder"))
     config = BertConfig(
         vocab_size=len(tokenizer),
         hidden_size=128,
@@ -113,9 +113,9 @@ NOTHING = "learned nothing"
 """What is said of fine-tuned probes none of which left its plateau: no accuracy, for nothing was measured."""
 SHOWN = 8
 """Scenes in the report."""
-Found = Mapping[str, Any]
+ProbeResult = Mapping[str, Any]
 """What a probe found: accuracies `test` and `dev`, `chance`, that of guessing, and each seed's of fine-tuned ones."""
-Arms = Mapping[str, Mapping[str, Found]]
+ArmResults = Mapping[str, Mapping[str, ProbeResult]]
 """What was found of each arm, by probe."""
 
 
@@ -147,7 +147,7 @@ TERMS = {
 """What the words of the page mean."""
 
 
-def table_rows(arms: Arms, split: str = "test") -> list[dict[str, str]]:
+def table_rows(arms: ArmResults, split: str = "test") -> list[dict[str, str]]:
     """One row per arm and one for guessing; accuracies on nouns of `split`, which no probe was fitted on."""
     columns = VISUAL | READ_OUT | LINEAR | TEXTUAL
     rows = []
@@ -163,7 +163,7 @@ def table_rows(arms: Arms, split: str = "test") -> list[dict[str, str]]:
     return [*rows, guessing]
 
 
-def _cell(found: Found, split: str) -> str:
+def _cell(found: ProbeResult, split: str) -> str:
     """An accuracy, with its standard deviation over probe seeds, and how many of them learned anything if not all."""
     if found[split] is None:
         return NOTHING
@@ -176,20 +176,20 @@ def _cell(found: Found, split: str) -> str:
     return cell
 
 
-def verdict(arms: Arms, split: str = "test") -> str:
+def verdict(arms: ArmResults, split: str = "test") -> str:
     """What the table shows, in plain words, against the control that saw the same text without a teacher."""
     control, *others = arms
     parts = []
     for name in others:
         compared = [
-            f"{label} {_beside(arms, name, test, split)}"
+            f"{label} {_compare_with_control(arms, name, test, split)}"
             for test, label in (VISUAL | TEXTUAL).items()
         ]
-        parts.append(f"{name}: {sight(arms, name, split)} ({', '.join(compared)})")
+        parts.append(f"{name}: {describe_visual_result(arms, name, split)} ({', '.join(compared)})")
     return f"Against {control}, on nouns never described to it. " + "; ".join(parts) + "."
 
 
-def _beside(arms: Arms, name: str, test: str, split: str) -> str:
+def _compare_with_control(arms: ArmResults, name: str, test: str, split: str) -> str:
     """An arm's accuracy and the control's."""
     control, own = (
         NOTHING if one[test][split] is None else f"{one[test][split]:.2f}"
@@ -198,7 +198,7 @@ def _beside(arms: Arms, name: str, test: str, split: str) -> str:
     return f"{NOTHING}, as the control" if own == control == NOTHING else f"{own} against {control}"
 
 
-def _difference(arms: Arms, name: str, test: str, split: str) -> str:
+def _difference(arms: ArmResults, name: str, test: str, split: str) -> str:
     """What an arm's accuracy has more than the control's; if a side learned nothing, which."""
     control = next(iter(arms.values()))[test][split]
     own = arms[name][test][split]
@@ -207,7 +207,7 @@ def _difference(arms: Arms, name: str, test: str, split: str) -> str:
     return f"control {NOTHING}" if control is None else f"{own - control:+.2f}"
 
 
-def sight(arms: Arms, name: str, split: str = "test") -> str:
+def describe_visual_result(arms: ArmResults, name: str, split: str = "test") -> str:
     """Whether an arm sees what its visual probes ask."""
     found = [arms[name][test][split] for test in VISUAL]
     seen = [accuracy is not None and accuracy >= SEES for accuracy in found]
@@ -261,27 +261,31 @@ FIGURE = (
 )
 
 
-def _summary(arms: Arms) -> str:
+def _summary(arms: ArmResults) -> str:
     """Which arms see, in a few words each."""
     groups = {"sees": "See what no text tells", "sees in part": "See it in part"}
     groups["does not see"] = "Do not see it"
     told = []
     for word, group in groups.items():
-        names = [name for name in arms if sight(arms, name) == word]
+        names = [name for name in arms if describe_visual_result(arms, name) == word]
         if names:
             told.append(f"{group}: {'; '.join(names)}.")
     return " ".join(told)
 
 
-def _arm_rows(arms: Arms) -> list[TableRow]:
+def _arm_rows(arms: ArmResults) -> list[TableRow]:
     """What each arm does, and whether it sees."""
     return [
-        {"arm": name, "what it does": ABOUT.get(name, ""), "on unseen nouns": sight(arms, name)}
+        {
+            "arm": name,
+            "what it does": ABOUT.get(name, ""),
+            "on unseen nouns": describe_visual_result(arms, name),
+        }
         for name in arms
     ]
 
 
-def _difference_rows(arms: Arms) -> list[TableRow]:
+def _difference_rows(arms: ArmResults) -> list[TableRow]:
     """A row for each arm but the first, which is the control."""
     rows: list[TableRow] = []
     for name in list(arms)[1:]:
@@ -292,25 +296,25 @@ def _difference_rows(arms: Arms) -> list[TableRow]:
     return rows
 
 
-def _figure(arms: Arms, probes: Mapping[str, str], path: Path | None = None) -> str:
+def _figure(arms: ArmResults, probes: Mapping[str, str], path: Path | None = None) -> str:
     """Test accuracies of all arms, and as PNG at `path`."""
     shown = []
     for test, label in probes.items():
         scores = {name: _seeds(found[test]) for name, found in arms.items()}
         words = dict.fromkeys(arms, NOTHING)
         chance = next(iter(arms.values()))[test]["chance"]
-        shown.append(Panel(label, chance, scores, words))
+        shown.append(ScorePanel(label, chance, scores, words))
 
     told = []
     for test, label in probes.items():
         cells = [f"{name} {_cell(found[test], 'test')}" for name, found in arms.items()]
         told.append(f"{label}: {', '.join(cells)}")
     return in_two_widths(
-        partial(panels, shown), "Accuracy on unseen nouns. " + "; ".join(told), path
+        partial(score_panels, shown), "Accuracy on unseen nouns. " + "; ".join(told), path
     )
 
 
-def _seeds(found: Found) -> list[float]:
+def _seeds(found: ProbeResult) -> list[float]:
     """The accuracies of all seeds that learned something, or the one that there is."""
     if "learned" not in found:
         return [found["test"]]
@@ -345,7 +349,7 @@ def _footer(out: Path, result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _scenes(world: Path) -> list[Picture]:
+def _scenes(world: Path) -> list[ReportImage]:
     """The first images as PNG, each with its captions."""
     content = read_json(world / "captions_train.json")
     captions: dict[int, list[str]] = {}
@@ -354,21 +358,21 @@ def _scenes(world: Path) -> list[Picture]:
     scenes = []
     for image in content["images"][:SHOWN]:
         png = (world / "images" / image["file_name"]).read_bytes()
-        scenes.append(Picture(png, "\n".join(captions[image["id"]])))
+        scenes.append(ReportImage(png, "\n".join(captions[image["id"]])))
     return scenes
 
 
 # Chosen on the dev nouns of world 100; see docs/results.md for what was tried.
 TEACHER = TeachConfig(
     size=32,
-    patch=16,
+    patch_size=16,
     vision_tower=(192, 2),
     text_tower=(64, 2),
-    projection=64,
-    vocabulary=1000,
-    window=20,
+    projection_dim=64,
+    vocab_size=1000,
+    context_length=20,
     flip=False,
-    shift=0.03,
+    max_shift=0.03,
 )
 TEACHING = TrainConfig(
     steps=900,
@@ -385,14 +389,14 @@ PRETRAINING = TrainConfig(
     steps=1500,
     batch=64,
     lr=2e-3,
-    warmup=0.1,
+    warmup_ratio=0.1,
     weight_decay=0.01,
     log_every=50,
     save_every=500,
     cpu=True,
 )
 ADAPTING = TrainConfig(
-    steps=500, batch=64, lr=2e-3, warmup=0.05, log_every=50, save_every=500, cpu=True
+    steps=500, batch=64, lr=2e-3, warmup_ratio=0.05, log_every=50, save_every=500, cpu=True
 )
 ADAPTING_ON_BLOCKS = replace(ADAPTING, batch=16)  # as much text: a block holds four lines
 ADAPTER = AdaptConfig(max_length=32)
@@ -486,7 +490,7 @@ def quickstart(config: QuickstartConfig, run: Run) -> dict[str, Any]:
     }
     page = run.folder / "report.html"
     took = f"({result['seconds']:.0f} s in all)"
-    print(f"\n{table(table_rows(arms))}\n\n{verdict(arms)}\n\n{page} {took}")
+    print(f"\n{format_table(table_rows(arms))}\n\n{verdict(arms)}\n\n{page} {took}")
     write_page(run.folder, result)
     return result
 
@@ -558,7 +562,7 @@ class _QuickstartPlan:
 
     def _text_encoder(self, untrained: Path) -> Job:
         """The encoder that all arms start from: it knows the corpus, and no teacher."""
-        settings = configured(
+        settings = make_settings(
             AdaptConfig,
             student=str(untrained),
             arm="mlm",
@@ -574,7 +578,7 @@ class _QuickstartPlan:
 
     def _arm(self, name: str) -> Job:
         arm, teacher, weight = ARMS[name]
-        settings = changed(
+        settings = replace_settings(
             ADAPTER,
             arm=arm,
             text=(str(self.corpus),),

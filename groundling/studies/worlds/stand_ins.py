@@ -17,19 +17,19 @@ from transformers import ConvNextImageProcessorPil, ResNetConfig, ResNetModel
 
 from groundling.commands.regions import COMMAND as REGIONS
 from groundling.commands.regions import RegionsConfig
-from groundling.commands.sweep.run import LENGTH, SIDE, StandIns
+from groundling.commands.sweep.run import LENGTH, SIDE, StandInMaker
 from groundling.commands.sweep.schema import SweepSource, slug
-from groundling.commands.teach import COMMAND as TEACH
-from groundling.commands.teach import TEACHING, TeachConfig
-from groundling.core.errors import InputError, check_known
+from groundling.commands.train_clip import COMMAND as TEACH
+from groundling.commands.train_clip import TEACHING, TeachConfig
+from groundling.core.errors import InputError, require_known
 from groundling.core.output_types import Classification, OutputType
-from groundling.core.rng import seed_of
+from groundling.core.rng import derive_seed
 from groundling.data.regions.store import RegionStore
-from groundling.data.regions.stores import SeveralStores
+from groundling.data.regions.stores import CombinedStore
 from groundling.data.tables import lines_of
-from groundling.models.text import TextEncoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.runs.folder import json_text, read_json, whole_folder, write_whole
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.quickstart import new_encoder
@@ -38,22 +38,22 @@ from groundling.tasks import Task
 from groundling.tasks.glue import TASKS, GlueLayout
 from groundling.tasks.readability import KAGGLE, READABILITY
 from groundling.tasks.swag import ENDINGS, REGULAR
-from groundling.tasks.vqa import questions
-from groundling.vision_language.end_to_end import end_to_end
-from groundling.vision_language.loading import join_to, load_student
-from groundling.vision_language.single_stream import SingleStream, bert_of
+from groundling.tasks.vqa import read_questions
+from groundling.vision_language.end_to_end import make_end_to_end_model
+from groundling.vision_language.loading import load_encoder, make_vision_language_model
+from groundling.vision_language.single_stream import SingleStreamModel, get_bert
 
 EXAMPLES = 32
 """Most examples of a split; with fewer scenes to draw from, VCR's would have none."""
-WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, blind=False)
+WORLD = WorldConfig(nouns=24, dev_nouns=6, test_nouns=8, size=SIDE, control_images=False)
 CLIP = TeachConfig(
     size=SIDE,
-    patch=8,
+    patch_size=8,
     vision_tower=(32, 1),
     text_tower=(32, 1),
-    projection=32,
-    vocabulary=600,
-    window=77,
+    projection_dim=32,
+    vocab_size=600,
+    context_length=77,
     untrained=True,
 )
 DATA = {
@@ -78,7 +78,7 @@ PASSAGES = 40
 """Of READ, whose ids decide which of them are held out."""
 
 
-def stand_in(
+def make_stand_ins(
     sources: Sequence[SweepSource], folder: Path
 ) -> tuple[dict[str, SweepSource], list[str]]:
     """Sources whose paths are those of stand-ins in `folder`, or where they will be made, and notes on them.
@@ -104,7 +104,7 @@ def stand_in(
     return found, notes
 
 
-STAND_INS = StandIns("rendered world", stand_in)
+STAND_INS = StandInMaker("rendered world", make_stand_ins)
 
 
 class _StandInCache:
@@ -124,7 +124,7 @@ class _StandInCache:
             if "vqa" in self.names:
                 _cut_val(self.world / DATA["vqa"])
         if kind in ("captions", "text"):
-            return self.of_its_own(kind, name)
+            return self.own_copy(kind, name)
         if kind in DATA:
             return self.world / DATA[kind]
         if kind in TEXT_TASKS:
@@ -140,10 +140,10 @@ class _StandInCache:
             "vlbert-pixels": self.pixels,
             **{join: partial(self.join, join) for join in JOINS},
         }
-        check_known(kind, [*DATA, *makers, *TEXT_TASKS], f"{name}: kind = {kind!r}")
+        require_known(kind, [*DATA, *makers, *TEXT_TASKS], f"{name}: kind = {kind!r}")
         return makers[kind]()
 
-    def of_its_own(self, kind: str, name: str) -> Path:
+    def own_copy(self, kind: str, name: str) -> Path:
         """A file for each name, since several of them may be read together, or one be held out from the other."""
         source = self.world / DATA[kind]
         path = self.folder / f"{slug(name)}{source.suffix}"
@@ -170,7 +170,7 @@ class _StandInCache:
         """Regions of all images, the whole one first, in the order of VCR's tags."""
         out = self.folder / "regions"
         if not (out / "manifest.json").exists():
-            settings = configured(
+            settings = make_settings(
                 RegionsConfig,
                 images=str(self.world / DATA["images"]),
                 boxes=(str(self.world / "instances.json"),),
@@ -184,7 +184,7 @@ class _StandInCache:
     def resnet(self) -> Path:
         folder = self.folder / "resnet"
         if not folder.exists():
-            torch.manual_seed(seed_of(0, "resnet"))
+            torch.manual_seed(derive_seed(0, "resnet"))
             config = ResNetConfig(
                 embedding_size=8,
                 hidden_sizes=[8, 16, 16, 32],
@@ -228,8 +228,8 @@ class _StandInCache:
         folder = self.folder / name
         if not folder.exists():
             store = RegionStore(self.store())
-            model = join_to(self._student(), name, store.width)
-            model.regions_from = SeveralStores([store]).facts
+            model = make_vision_language_model(self._student(), name, store.width)
+            model.regions_provenance = CombinedStore([store]).facts
             self._export(model, folder)
         return folder
 
@@ -237,24 +237,26 @@ class _StandInCache:
         folder = self.folder / "vlbert-pixels"
         if not folder.exists():
             student = self._student()
-            model: SingleStream = end_to_end(*bert_of(student), str(self.resnet()), SIDE)
+            model: SingleStreamModel = make_end_to_end_model(
+                *get_bert(student), str(self.resnet()), SIDE
+            )
             self._export(model, folder)
         return folder
 
-    def _export(self, model: SingleStream, folder: Path) -> None:
+    def _export(self, model: SingleStreamModel, folder: Path) -> None:
         with whole_folder(self.folder) as partial:
             model.export(partial / folder.name)
 
     def _student(self) -> TextEncoder:
-        torch.manual_seed(seed_of(0, "stand-in"))
-        student = load_student(str(self.bert()))
+        torch.manual_seed(derive_seed(0, "stand-in"))
+        student = load_encoder(str(self.bert()))
         assert isinstance(student, TextEncoder)
         return student
 
 
 def _cut_val(vqa: Path) -> None:
     """VQA's val in two, as LXMERT's lists."""
-    asked = questions(vqa, "val")
+    asked = read_questions(vqa, "val")
     for name, some in (("minival", asked[::2]), ("nominival", asked[1::2])):
         rows = [
             {"question_id": one.id, "sent": one.text, "img_id": one.image, "label": one.scores}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from groundling.core.batch import Example
-from groundling.core.errors import check_known, check_some
+from groundling.core.errors import require_known, require_nonempty
 from groundling.core.metrics import ACCURACY
 from groundling.core.output_types import Classification
 from groundling.data.tables import read_tsv
@@ -22,7 +22,7 @@ TRAIN = "_train.tsv"
 """How the name of a question's file of training examples ends."""
 
 
-def question(name: str) -> Task:
+def question_task(name: str) -> Task:
     """The task of a folder's `probes/NAME_train.tsv`, `_dev.tsv` and `_test.tsv`: index, sentence, label 0 or 1."""
 
     def file(folder: Path, split: str) -> Path:
@@ -33,12 +33,12 @@ def question(name: str) -> Task:
         examples = []
         for line, row in read_tsv(path, ("index", "sentence", "label")):
             index = row["index"]
-            label = TRUE_FALSE.label(row["label"], f"{path}, line {line}")
+            label = TRUE_FALSE.parse_label(row["label"], f"{path}, line {line}")
             examples.append(
-                Example(f"{name}-{split}-{index}", row["sentence"], label=label, official=index)
+                Example(f"{name}-{split}-{index}", row["sentence"], label=label, official_id=index)
             )
         told = f"{path}: holds no examples; a world needs more nouns for them"
-        check_some(examples, told)
+        require_nonempty(examples, told)
         return examples
 
     return Task(
@@ -52,13 +52,13 @@ def question(name: str) -> Task:
     )
 
 
-TRUTH = question("truth")
+TRUTH = question_task("truth")
 """Visual: is "the zib is red ." true? Chance 0.50."""
-ODD = question("odd")
+ODD = question_task("odd")
 """Visual: which of two nouns looks like a third? Chance 0.50."""
-CATEGORY = question("category")
+CATEGORY = question_task("category")
 """Control, known from text alone: does the verb fit the noun?"""
-ORDER = question("order")
+ORDER = question_task("order")
 """Control, known from text alone: are two words of the sentence exchanged?"""
 
 
@@ -67,5 +67,5 @@ def questions_in(folder: Path, names: Sequence[str] = ()) -> list[Task]:
     files = sorted((Path(folder) / "probes").glob(f"*{TRAIN}"))
     there = [path.name.removesuffix(TRAIN) for path in files]
     for name in names:
-        check_known(name, there, f"--questions {name}: no {name}{TRAIN} in {folder}/probes")
-    return [question(name) for name in names or there]
+        require_known(name, there, f"--questions {name}: no {name}{TRAIN} in {folder}/probes")
+    return [question_task(name) for name in names or there]

@@ -26,11 +26,11 @@ from groundling.studies.worlds.language import (
     ROWS,
     SPOKEN,
     THINGS,
-    Looks,
+    LabelledSentence,
     Noun,
     NounQuestions,
-    Row,
-    draw_looks,
+    VisualAttributes,
+    draw_attributes,
     draw_nouns,
     phrase,
     sentence,
@@ -59,12 +59,12 @@ OVERSAMPLING = 4
 
 
 @dataclass(frozen=True)
-class Thing:
+class SceneObject:
     """One object of a scene."""
 
     name: str
     """Its noun; empty for a thing without one."""
-    looks: Looks
+    attributes: VisualAttributes
     """Colour, shape, size, texture."""
     x: int
     """Left edge of its cell, pixels."""
@@ -82,11 +82,11 @@ class Scene:
     """Id of the image that shows it."""
     relation: str
     """Where the first thing is, seen from the second, such as "left of"; empty if there is one thing."""
-    things: tuple[Thing, ...]
+    things: tuple[SceneObject, ...]
     """The things, one or two."""
 
 
-def cell_of(size: int) -> int:
+def cell_size(size: int) -> int:
     """Side of the square cell in which a thing is drawn, pixels; `size`: that of the image."""
     return size * 7 // 16
 
@@ -98,7 +98,7 @@ def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind
     distance = 1 + int(rng.integers(len(nouns) - 1))
     second = (first + distance) % len(nouns)
     alone, *named = rng.random(3) < (0.60, 0.75, 0.75)
-    other_looks = (draw_looks(rng), draw_looks(rng))
+    other_looks = (draw_attributes(rng), draw_attributes(rng))
     relation = "" if alone else RELATIONS[rng.integers(4)]
     corners = _corners(rng, size, relation)
     fits = rng.integers(2, size=2)
@@ -106,13 +106,13 @@ def draw_scene(seed: int, size: int, nouns: Sequence[Noun], image_id: int, blind
     things = []
     for slot in range(1 if alone else 2):
         noun = nouns[(first, second)[slot]]
-        looks = draw_looks(redrawn) if blind else noun.looks
+        looks = draw_attributes(redrawn) if blind else noun.attributes
         x, y = (int(corner) for corner in corners[slot])
         fit = int(fits[slot])
         if named[slot]:
-            things.append(Thing(noun.name, looks, x, y, fit))
+            things.append(SceneObject(noun.name, looks, x, y, fit))
         else:
-            things.append(Thing("", other_looks[slot], x, y, fit))
+            things.append(SceneObject("", other_looks[slot], x, y, fit))
     return Scene(image_id, relation, tuple(things))
 
 
@@ -121,7 +121,7 @@ def _corners(rng: Generator, size: int, relation: str) -> np.ndarray:
 
     Few places, hardly jittered: a vision transformer this small does not learn to move a shape about.
     """
-    middle = (size - cell_of(size)) // 2
+    middle = (size - cell_size(size)) // 2
     step = size // 4
     jitter = rng.integers(-1, 2, (2, 2)) * (size // 32)
     if not relation:
@@ -137,7 +137,7 @@ def _corners(rng: Generator, size: int, relation: str) -> np.ndarray:
     return np.stack([along, across], axis=1)
 
 
-def side(scene: Scene, thing: int) -> str:
+def relation_of(scene: Scene, thing: int) -> str:
     """Where thing number 0 or 1 of a scene is, seen from the other."""
     if thing == 0:
         return scene.relation
@@ -145,7 +145,7 @@ def side(scene: Scene, thing: int) -> str:
 
 
 @dataclass(frozen=True)
-class Stamp:
+class RenderedObject:
     """A thing in its cell of C x C pixels."""
 
     cover: np.ndarray
@@ -156,13 +156,13 @@ class Stamp:
     """x, y, width, height in pixels."""
 
 
-def stamp(shape: str, size: str, texture: str, fit: int, cell: int) -> Stamp:
+def render_object(shape: str, size: str, texture: str, fit: int, cell: int) -> RenderedObject:
     """One shape at one of its size's two fits (0 or 1), in a cell of `cell` x `cell` pixels."""
     fine_cover = _shape(shape, SCALES[size][fit], OVERSAMPLING * cell)
     blocks = fine_cover.reshape(cell, OVERSAMPLING, cell, OVERSAMPLING)
     cover = blocks.mean(axis=(1, 3), dtype=np.float32)
     mark = np.float32(0.8) * _texture(texture, cell).astype(np.float32)
-    return Stamp(cover[:, :, None], mark[:, :, None], _box(cover))
+    return RenderedObject(cover[:, :, None], mark[:, :, None], _box(cover))
 
 
 def _shape(shape: str, scale: float, side: int) -> np.ndarray:
@@ -213,7 +213,7 @@ PROMPTS = ("the {} is [MASK] .", "there is a [MASK] {} .")
 """Questions for a masked-LM head, worded as the corpus and the captions speak of things."""
 
 
-class BoxNote(TypedDict):
+class CocoAnnotation(TypedDict):
     """One annotation of COCO's instances file, without its id."""
 
     image_id: int
@@ -231,11 +231,11 @@ class World:
     def __init__(self, config: WorldConfig) -> None:
         self.config = config
         self.nouns = draw_nouns(config.seed, config.nouns, config.test_nouns, config.dev_nouns)
-        self.cell = cell_of(config.size)
+        self.cell = cell_size(config.size)
         forms = itertools.product(
             ATTRIBUTES["shape"], ATTRIBUTES["size"], ATTRIBUTES["texture"], (0, 1)
         )
-        self._stamps = {form: stamp(*form, self.cell) for form in forms}
+        self._stamps = {form: render_object(*form, self.cell) for form in forms}
 
     def _rng(self, stream: str, index: int | str = 0) -> Generator:
         return generator(self.config.seed, stream, index)
@@ -244,12 +244,12 @@ class World:
         """What one image shows; blind, the same layout and nouns with the nouns' attributes redrawn."""
         return draw_scene(self.config.seed, self.config.size, self.nouns, image_id, blind)
 
-    def stamp(self, thing: Thing) -> Stamp:
+    def render_object(self, thing: SceneObject) -> RenderedObject:
         """How a thing is drawn in its cell, whatever its colour."""
-        _, shape, size, texture = thing.looks
+        _, shape, size, texture = thing.attributes
         return self._stamps[shape, size, texture, thing.fit]
 
-    def picture(self, scene: Scene) -> np.ndarray:
+    def render_scene(self, scene: Scene) -> np.ndarray:
         """The pixels (S, S, 3) of a scene, 0 to 255."""
         rng = self._rng("pixels", scene.image_id)
         size = self.config.size
@@ -257,8 +257,8 @@ class World:
         pixels = np.empty((size, size, 3), dtype=np.float32)
         pixels[:] = 125 + rng.uniform(-20, 20) + rng.uniform(-12, 12, 3)
         for thing in scene.things:
-            colour, _, _, texture = thing.looks
-            drawn = self.stamp(thing)
+            colour, _, _, texture = thing.attributes
+            drawn = self.render_object(thing)
             paint = np.array(RGB[colour] + rng.uniform(-14, 14, 3), dtype=np.float32)
             ink = TEXTURE_INK.get(texture, 0.0)
             rows = slice(thing.y, thing.y + self.cell)
@@ -277,7 +277,7 @@ class World:
             phrases = []
             for slot, thing in enumerate(scene.things):
                 name = thing.name if named[slot] else ""
-                phrases.append(f"a {phrase(rng, name, thing.looks, self.config.stated)}")
+                phrases.append(f"a {phrase(rng, name, thing.attributes, self.config.stated_rate)}")
             if not scene.relation:
                 captions.append(f"there is {phrases[0]} .")
                 continue
@@ -288,20 +288,20 @@ class World:
                 captions.append(f"{first} is {scene.relation} {second} .")
         return captions
 
-    def boxes(self, scene: Scene) -> list[BoxNote]:
+    def boxes(self, scene: Scene) -> list[CocoAnnotation]:
         """COCO annotations of a scene without their ids; boxes are x, y, width, height in pixels."""
         notes = []
         for thing in scene.things:
-            drawn = self.stamp(thing)
+            drawn = self.render_object(thing)
             x, y, width, height = drawn.box
             box = (x + thing.x, y + thing.y, width, height)
-            note = BoxNote(
+            note = CocoAnnotation(
                 image_id=scene.image_id,
-                category_id=ATTRIBUTES["shape"].index(thing.looks[1]) + 1,
+                category_id=ATTRIBUTES["shape"].index(thing.attributes[1]) + 1,
                 bbox=[float(value) for value in box],
                 area=round(float(drawn.cover.sum()), 2),
                 iscrowd=0,
-                attributes=[thing.looks[i] for i in SPOKEN],
+                attributes=[thing.attributes[i] for i in SPOKEN],
                 noun=thing.name,
             )
             notes.append(note)
@@ -310,7 +310,7 @@ class World:
     def write(self, folder: str | os.PathLike) -> None:
         """Write images, captions, boxes, text and probes; `world.json` comes last and so marks a complete folder."""
         self.write_images(folder)
-        if self.config.blind:
+        if self.config.control_images:
             self.write_images(folder, blind=True)
         self.write_text(folder)
 
@@ -336,7 +336,7 @@ class World:
             file = f"{image_id:012d}.png"
             images.append({"id": image_id, "width": size, "height": size, "file_name": file})
             scene = self.scene(image_id, blind)
-            picture = Image.fromarray(self.picture(scene))
+            picture = Image.fromarray(self.render_scene(scene))
             drawn = io.BytesIO()
             picture.save(drawn, "PNG", compress_level=1)
             write_whole(root / f"images{suffix}" / file, drawn.getvalue())
@@ -379,7 +379,7 @@ class World:
         lines = []
         for index in range(count):
             rng = self._rng(f"corpus/{path.stem}", index)
-            lines.append(sentence(rng, self.nouns, self.config.stated))
+            lines.append(sentence(rng, self.nouns, self.config.stated_rate))
         write_lines(path, lines)
         return set(lines)
 
@@ -388,7 +388,7 @@ class World:
         nouns = [noun for noun in self.nouns if noun.split == split]
         questions = NounQuestions(self._rng, split, nouns, ROWS[split])
         odd_rows, rule = questions.odd()
-        probes: dict[str, list[Row]] = {
+        probes: dict[str, list[LabelledSentence]] = {
             "truth": questions.truth(),
             "odd": odd_rows,
             "category": questions.category(),
@@ -407,7 +407,7 @@ class World:
         rows = [("noun", "split", *ATTRIBUTES, "category", "sentence")]
         for noun in self.nouns:
             text = f"there is a {noun.name} ."
-            rows.append((noun.name, noun.split, *noun.looks, noun.category, text))
+            rows.append((noun.name, noun.split, *noun.attributes, noun.category, text))
         write_lines(path, ["\t".join(row) for row in rows])
 
     def _facts(self) -> Iterator[dict[str, object]]:
@@ -422,7 +422,7 @@ class World:
                     "object_group": noun.split,
                     "relation": attribute,
                     "options": options,
-                    "label": [float(option in noun.looks) for option in options],
+                    "label": [float(option in noun.attributes) for option in options],
                     "text": prompt.format(noun.name),
                     "template_group": 1,
                     "template_idx": index,

@@ -9,27 +9,27 @@ from typing import Annotated, Literal
 from groundling.command_line import Command
 from groundling.core.errors import InputError
 from groundling.runs.outputs import Inputs, OutputFile, ResumableRun
-from groundling.settings.fields import Input, Settings, at_least, needed, unnested
-from groundling.settings.inputs import CaptionReading
+from groundling.settings.fields import InputKind, Settings, at_least, required, unnested
+from groundling.settings.input_settings import CaptionSettings
 
 
 @dataclass(frozen=True)
 class AttentionConfig(Settings):
     """Which cross-modal models' attention maps are compared."""
 
-    a: Annotated[str, Input.FOLDER] = ""
+    model: Annotated[str, InputKind.FOLDER] = ""
     """Folder `joint` of `adapt --save-joint`."""
-    b: Annotated[str, Input.FOLDER] = ""
+    other: Annotated[str, InputKind.FOLDER] = ""
     """The other one, e.g. without clip_tokens."""
-    text: Annotated[tuple[str, ...], Input.PATH] = ()
+    text: Annotated[tuple[str, ...], InputKind.PATH] = ()
     """Files of sentences, as for `adapt`."""
-    task: Annotated[str, Input.TASK] = ""
+    task: Annotated[str, InputKind.TASK] = ""
     """In place of --text: a task, whose development texts or pairs are read, e.g. glue/rte (XDBERT's Table 9)."""
-    data: Annotated[str, Input.PATH] = ""
+    data: Annotated[str, InputKind.PATH] = ""
     """--task: folder of its official files."""
-    special: bool = False
+    special_tokens: bool = False
     """The picture has rows of [CLS] and [SEP], too, as Table 9 has; the numbers are of the text's own pieces."""
-    max_texts: Annotated[int, at_least(0)] = 400
+    limit: Annotated[int, at_least(0)] = 400
     """Use at most so many sentences, evenly spaced; at least 200 are needed."""
     max_length: Annotated[int, at_least(0)] = 128
     """Pieces per sentence."""
@@ -37,9 +37,9 @@ class AttentionConfig(Settings):
 
 def check_attention(config: AttentionConfig, out: str | Path) -> None:
     """Raises InputError without two models, or texts."""
-    if not config.a or not config.b:
+    if not config.model or not config.other:
         raise InputError(
-            "attention needs --a and --b, each a folder `joint` of `adapt --save-joint`"
+            "attention needs --model and --other, each a folder `joint` of `adapt --save-joint`"
         )
     if bool(config.text) == bool(config.task and config.data):
         raise InputError("attention needs --text FILE [FILE ...], or --task with --data")
@@ -56,11 +56,11 @@ ATTENTION = Command(
     "groundling.studies.xdbert.diversity:attention",
     {"_own": AttentionConfig()},
     title="XDBERT: words, and the diversity of attention",
-    example="groundling attention --a runs/match/joint --b runs/xdbert/joint --text my_text.txt --out "
+    example="groundling attention --model runs/match/joint --other runs/xdbert/joint --text my_text.txt --out "
     "runs/attention",
-    common="a b text task data",
-    rules=check_attention,
-    leaves=ResumableRun(attention_inputs, grows=True),
+    common_flags="model other text task data",
+    validate=check_attention,
+    output=ResumableRun(attention_inputs, extendable=True),
 )
 
 
@@ -68,23 +68,23 @@ ATTENTION = Command(
 class CountsConfig(Settings):
     """Which captions are counted."""
 
-    captions: Annotated[tuple[str, ...], Input.PATH, needed] = ()
-    """Files or folders of captions, as `teach` reads them; the paper uses MSCOCO's."""
-    reading: Annotated[CaptionReading, unnested] = field(default_factory=CaptionReading)
-    tokenizer: Annotated[str, Input.MODEL, needed] = ""
+    captions: Annotated[tuple[str, ...], InputKind.PATH, required] = ()
+    """Files or folders of captions, as `train-clip` reads them; the paper uses MSCOCO's."""
+    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    tokenizer: Annotated[str, InputKind.MODEL, required] = ""
     """Tokenizer whose pieces are counted: hub id or folder."""
 
 
 DATA_COUNTS = Command(
     "data counts",
     "how often captions have each word, for `grounded`",
-    "groundling.studies.xdbert.grounded:count",
+    "groundling.studies.xdbert.grounded:count_captions",
     {"_own": CountsConfig()},
     title="XDBERT: words, and the diversity of attention",
     example="groundling data counts --captions captions_train2014.json --tokenizer bert-base-uncased "
     "--out counts.json",
-    common="captions tokenizer",
-    leaves=OutputFile(),
+    common_flags="captions tokenizer",
+    output=OutputFile(),
 )
 
 
@@ -92,17 +92,17 @@ DATA_COUNTS = Command(
 class GroundedConfig(Settings):
     """Which runs are split into improved and worsened examples."""
 
-    base: Annotated[str, Input.FOLDER, needed] = ""
+    base: Annotated[str, InputKind.FOLDER, required] = ""
     """Run folder of the control."""
-    other: Annotated[str, Input.FOLDER, needed] = ""
+    other: Annotated[str, InputKind.FOLDER, required] = ""
     """Run folder of the model that may have gained."""
-    task: Annotated[str, Input.TASK, needed] = ""
+    task: Annotated[str, InputKind.TASK, required] = ""
     """Task by name, e.g. glue/rte."""
-    data: Annotated[str, Input.PATH, needed] = ""
+    data: Annotated[str, InputKind.PATH, required] = ""
     """Folder with the task's official files."""
-    counts: Annotated[str, Input.FILE, needed] = ""
+    counts: Annotated[str, InputKind.FILE, required] = ""
     """Table of `groundling data counts`."""
-    tokenizer: Annotated[str, Input.MODEL, needed] = ""
+    tokenizer: Annotated[str, InputKind.MODEL, required] = ""
     """Tokenizer of that table: hub id or folder."""
     threshold: Annotated[int, at_least(0)] = 100
     """Grounded is what occurs more often than this in the captions (the paper: 100, in COCO's 414,113)."""
@@ -123,8 +123,8 @@ GROUNDED = Command(
     title="XDBERT: words, and the diversity of attention",
     example="groundling grounded --base runs/control-rte --other runs/xdbert-rte --task glue/rte "
     "--data glue_data --counts counts.json --tokenizer bert-base-uncased --out runs/grounded",
-    common="base other task data counts tokenizer threshold",
-    leaves=ResumableRun(grounded_inputs, grows=True),
+    common_flags="base other task data counts tokenizer threshold",
+    output=ResumableRun(grounded_inputs, extendable=True),
 )
 
 
@@ -132,13 +132,13 @@ GROUNDED = Command(
 class SimilarityConfig(Settings):
     """Whose word embeddings are compared."""
 
-    a: Annotated[str, Input.MODEL_OR_RANDOM, needed] = ""
+    model: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
     """Text encoder or CLIP-like model: hub id or folder; or `random`."""
-    b: Annotated[str, Input.MODEL_OR_RANDOM, needed] = ""
+    other: Annotated[str, InputKind.MODEL_OR_RANDOM, required] = ""
     """The other one."""
-    top: Annotated[int, at_least(0)] = 0
+    limit: Annotated[int, at_least(0)] = 0
     """Only the first so many shared words, by a's piece ids; 0: all."""
-    draws: Annotated[int, at_least(1)] = 5
+    permutations: Annotated[int, at_least(1)] = 5
     """Permuted pairings that tell what chance alone gives."""
     seed: Annotated[int, at_least(0)] = 0
     """Seed of the pairings."""
@@ -150,10 +150,10 @@ SIMILARITY = Command(
     "groundling.studies.xdbert.similarity:similarity",
     {"_own": SimilarityConfig()},
     title="XDBERT: words, and the diversity of attention",
-    example="groundling similarity --a bert-base-uncased --b openai/clip-vit-base-patch32 --out "
+    example="groundling similarity --model bert-base-uncased --other openai/clip-vit-base-patch32 --out "
     "runs/similarity",
-    common="a b",
-    leaves=ResumableRun(grows=True),
+    common_flags="model other",
+    output=ResumableRun(extendable=True),
 )
 
 

@@ -23,20 +23,20 @@ from scipy.special import entr
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, Example, TextRow, collate, needed
+from groundling.core.batch import Batch, Example, TextRow, collate, require
 from groundling.core.errors import InputError
-from groundling.core.registry import named
+from groundling.core.registry import resolve
 from groundling.core.rng import generator
-from groundling.data.corpora.prepared import corpus_samples, place_of_stores
-from groundling.data.samples import TextSamples, thinned
-from groundling.data.text.words import spans, stop_words
+from groundling.data.corpora.token_stores import corpus_samples, stores_folder
+from groundling.data.samples import TextDataset, thinned
+from groundling.data.text.words import stop_words, word_spans
 from groundling.models.attention import AttentionMap, PositionKind
-from groundling.models.crossmodal import CrossModal, load_crossmodal
+from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
 from groundling.runs.folder import disk_errors, write_json, write_whole
-from groundling.runs.progress import followed
+from groundling.runs.progress import track
 from groundling.runs.report import new_figure, svg_of
 from groundling.runs.run import Run
-from groundling.stats.resampling import interval, redrawn
+from groundling.stats.resampling import draw_resample, interval
 from groundling.studies.xdbert.commands import AttentionConfig
 from groundling.tasks import Task
 
@@ -59,7 +59,7 @@ LEGIBLE = 60
 TEXT_OVER_CLIP = "text over clip"
 """The name of the maps that are measured."""
 
-Receive = Callable[[int, Sequence[np.ndarray]], None]
+MapReceiver = Callable[[int, Sequence[np.ndarray]], None]
 """What takes a layer's number, from 0 up, and each example's maps (H, R, V)."""
 
 
@@ -69,9 +69,9 @@ def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
     Writes `attention.json` and `attention.svg`, and the same numbers as `result.json`, which are returned. Raises
     InputError if a folder holds no whole cross-modal model, or the models do not fit each other.
     """
-    a = load_crossmodal(config.a)
-    b = load_crossmodal(config.b)
-    names = (config.a, config.b)
+    a = load_cross_modal_encoder(config.model)
+    b = load_cross_modal_encoder(config.other)
+    names = (config.model, config.other)
     return attention_report(
         a,
         b,
@@ -79,32 +79,32 @@ def attention(config: AttentionConfig, run: Run) -> dict[str, Any]:
         run.folder,
         names,
         max_length=config.max_length,
-        special=config.special,
+        special=config.special_tokens,
     )
 
 
-def _texts(config: AttentionConfig, model: CrossModal, out: Path) -> list[Example]:
+def _texts(config: AttentionConfig, model: CrossModalEncoder, out: Path) -> list[Example]:
     """Sentences of files, or the development examples of a task."""
     if not config.task:
         text, _ = model.inputs(config.max_length)
-        place = place_of_stores(out)
-        samples = corpus_samples(config.text, "lines", text, place, limit=config.max_texts)
+        place = stores_folder(out)
+        samples = corpus_samples(config.text, "lines", text, place, limit=config.limit)
         read = samples.get(range(len(samples)))
-        return [needed(one.example, "example", "a corpus") for one in read]
-    task = named("tasks", Task, config.task)
-    return thinned(task.read(Path(config.data), task.dev[0]), config.max_texts)
+        return [require(one.example, "example", "a corpus") for one in read]
+    task = resolve("tasks", Task, config.task)
+    return thinned(task.read(Path(config.data), task.dev[0]), config.limit)
 
 
 def attention_report(
-    a: CrossModal,
-    b: CrossModal,
+    a: CrossModalEncoder,
+    b: CrossModalEncoder,
     texts: Sequence[Example],
     out: Path,
     names: tuple[str, str] = ("a", "b"),
     head: int = 0,
     draws: int = 2000,
     seed: int = 0,
-    least: int = 200,
+    min_texts: int = 200,
     max_length: int = 128,
     special: bool = False,
 ) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def attention_report(
 
     For the numbers see `compare_maps`; `head` is the one shown, with `special` with rows of [CLS] and [SEP].
     """
-    comparison = compare_maps(a, b, texts, draws, seed, least, max_length)
+    comparison = compare_maps(a, b, texts, draws, seed, min_texts, max_length)
     by_length = sorted(texts, key=lambda example: len(example.text))
     example = by_length[len(texts) // 2]
     svg = heat_maps(a, b, example, head, names, max_length=max_length, special=special)
@@ -181,7 +181,7 @@ def column_mass(maps: ArrayLike, columns: ArrayLike) -> np.ndarray:
     return _checked(maps)[..., marked].sum(-1).mean(-1)
 
 
-def measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
+def compute_measures(maps: ArrayLike, special: ArrayLike, stop: ArrayLike) -> np.ndarray:
     """All MEASURES (..., 6) of maps (..., R, V) whose columns of special tokens and of stop words (V,) are marked."""
     values = [
         row_entropy(maps),
@@ -222,7 +222,7 @@ class ExampleMaps(NamedTuple):
     """(L, H, R, V); rows sum to 1."""
 
 
-class Diversity(NamedTuple):
+class DiversityScores(NamedTuple):
     """MEASURES of N examples' maps."""
 
     scores: np.ndarray
@@ -233,7 +233,9 @@ class Diversity(NamedTuple):
     """(N, 2) int: rows and columns."""
 
 
-def receive_maps(model: CrossModal, batch: Batch, receive: Receive, special: bool = False) -> None:
+def receive_maps(
+    model: CrossModalEncoder, batch: Batch, receive: MapReceiver, special: bool = False
+) -> None:
     """Hand every cross-modal layer's maps of text over CLIP pieces to `receive`, the lowest layer first.
 
     Rows are the text's pieces, with `special` the encoder's [CLS] and [SEP] too; columns all CLIP pieces; padding is
@@ -245,8 +247,8 @@ def receive_maps(model: CrossModal, batch: Batch, receive: Receive, special: boo
     def watch(one: AttentionMap) -> None:
         if one.name != TEXT_OVER_CLIP:
             return
-        is_row = np.isin(one.rows.holds.cpu().numpy(), held)
-        is_column = (one.columns.holds != PositionKind.PADDING).cpu().numpy()
+        is_row = np.isin(one.rows.kinds.cpu().numpy(), held)
+        is_column = (one.columns.kinds != PositionKind.PADDING).cpu().numpy()
         layer = []
         for maps, rows, columns in zip(
             one.weights.float().cpu().numpy(), is_row, is_column, strict=True
@@ -259,7 +261,7 @@ def receive_maps(model: CrossModal, batch: Batch, receive: Receive, special: boo
 
 @torch.no_grad()
 def attention_maps(
-    model: CrossModal,
+    model: CrossModalEncoder,
     examples: Sequence[Example],
     max_length: int = 128,
     batch: int = 32,
@@ -280,8 +282,8 @@ def attention_maps(
 
 @torch.no_grad()
 def diversity(
-    model: CrossModal, examples: Sequence[Example], max_length: int = 128, batch: int = 32
-) -> Diversity:
+    model: CrossModalEncoder, examples: Sequence[Example], max_length: int = 128, batch: int = 32
+) -> DiversityScores:
     """MEASURES of every example's maps; computed in eval mode on the model's device, one layer at a time.
 
     Examples have at most `max_length` pieces and are run `batch` at a time. Raises InputError for multiple choice.
@@ -300,13 +302,15 @@ def diversity(
                 rows, columns = side.shape
                 if side.measurable:
                     flat = np.full((rows, columns), 1 / columns)
-                    uniform[side.number] = measures(flat, side.clip.special, stop)
+                    uniform[side.number] = compute_measures(
+                        flat, side.clip.special_tokens_mask, stop
+                    )
     every = [scores[number] for number in range(len(examples))]
-    return Diversity(np.array(every), uniform, shapes)
+    return DiversityScores(np.array(every), uniform, shapes)
 
 
 @dataclass(frozen=True)
-class _Sides:
+class _TokenRows:
     """What both encoders read of one example."""
 
     number: int
@@ -316,7 +320,7 @@ class _Sides:
     @property
     def shape(self) -> tuple[int, int]:
         """Rows and columns of the example's maps."""
-        return int((~self.text.special).sum()), len(self.clip.ids)
+        return int((~self.text.special_tokens_mask).sum()), len(self.clip.input_ids)
 
     @property
     def measurable(self) -> bool:
@@ -326,35 +330,37 @@ class _Sides:
     def stop_word_columns(self, example: Example, stopwords: Collection[str]) -> np.ndarray:
         """(V,) bool: CLIP pieces of the example's stop words; every piece of a stop word is one."""
         is_stop = []
-        for part in (example.text, example.pair or ""):
-            is_stop += [part[start:stop].lower() in stopwords for start, stop in spans(part)]
-        return np.array([word >= 0 and is_stop[word] for word in self.clip.word], bool)
+        for part in (example.text, example.text_pair or ""):
+            is_stop += [part[start:stop].lower() in stopwords for start, stop in word_spans(part)]
+        return np.array([word >= 0 and is_stop[word] for word in self.clip.word_ids], bool)
 
 
 def _batches(
-    model: CrossModal, examples: Sequence[Example], max_length: int, size: int
-) -> Iterator[tuple[Batch, list[_Sides]]]:
+    model: CrossModalEncoder, examples: Sequence[Example], max_length: int, size: int
+) -> Iterator[tuple[Batch, list[_TokenRows]]]:
     """Examples on the model's device, `size` at a time: equal lengths together need little padding."""
     for example in examples:
         if example.choices:
             raise InputError(f"example {example.id} is multiple choice; expected a text, or a pair")
     # Of texts from several files, only some may have labels.
     unlabelled = [replace(example, label=None) for example in examples]
-    samples = TextSamples(unlabelled, *model.inputs(max_length), keep=0)
+    samples = TextDataset(unlabelled, *model.inputs(max_length), keep=0)
     device = next(model.parameters()).device
     order = np.argsort(samples.lengths, kind="stable").tolist()
-    for start in followed(range(0, len(order), size), "attention maps", "batch"):
+    for start in track(range(0, len(order), size), "attention maps", "batch"):
         numbers = order[start : start + size]
         rows = samples.get(numbers)
         sides = []
         for number, row in zip(numbers, rows, strict=True):
-            text = needed(row.text, "text", "a cross-modal model")
-            clip = needed(row.clip, "clip", "a cross-modal model")
-            sides.append(_Sides(number, text, clip))
+            text = require(row.text, "text", "a cross-modal model")
+            clip = require(row.clip, "clip", "a cross-modal model")
+            sides.append(_TokenRows(number, text, clip))
         yield collate(rows).to(device), sides
 
 
-def _all_layers(model: CrossModal, inputs: Batch, special: bool) -> list[Sequence[np.ndarray]]:
+def _all_layers(
+    model: CrossModalEncoder, inputs: Batch, special: bool
+) -> list[Sequence[np.ndarray]]:
     """Every layer's maps, (H, R, V) of each example."""
     layers: list[Sequence[np.ndarray]] = []
     receive_maps(model, inputs, lambda _, maps: layers.append(maps), special)
@@ -362,7 +368,10 @@ def _all_layers(model: CrossModal, inputs: Batch, special: bool) -> list[Sequenc
 
 
 def _measure_layers(
-    model: CrossModal, inputs: Batch, sides: Sequence[_Sides], stops: Sequence[np.ndarray]
+    model: CrossModalEncoder,
+    inputs: Batch,
+    sides: Sequence[_TokenRows],
+    stops: Sequence[np.ndarray],
 ) -> list[np.ndarray]:
     """MEASURES of each example's maps (L, H, 6); every layer is measured as it comes, and let go."""
     layers: list[list[np.ndarray]] = [[] for _ in sides]
@@ -371,7 +380,7 @@ def _measure_layers(
         for place, side in enumerate(sides):
             weights = maps[place]
             if side.measurable:
-                values = measures(weights, side.clip.special, stops[place])
+                values = compute_measures(weights, side.clip.special_tokens_mask, stops[place])
             else:
                 values = np.full((len(weights), len(MEASURES)), np.nan)
             layers[place].append(values)
@@ -395,12 +404,12 @@ def _eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def compare_maps(
-    a: CrossModal,
-    b: CrossModal,
+    a: CrossModalEncoder,
+    b: CrossModalEncoder,
     examples: Sequence[Example],
     draws: int = 2000,
     seed: int = 0,
-    least: int = 200,
+    min_texts: int = 200,
     max_length: int = 128,
 ) -> dict[str, Any]:
     """Per measure and layer: means of `a` and `b`, and b - a with its 95 % interval; ready for JSON.
@@ -414,7 +423,7 @@ def compare_maps(
         examples: Texts or pairs; equal ones count once.
         draws: Bootstrap samples, paired, over texts: the interval speaks of these two trainings, not of other seeds.
         seed: Draws the bootstrap samples.
-        least: Fewest different texts of two pieces or more.
+        min_texts: Fewest different texts of two pieces or more.
         max_length: Pieces per text.
 
     Raises InputError if the models do not fit each other, or there are too few texts or draws.
@@ -432,10 +441,10 @@ def compare_maps(
             "expected equal tokenizers"
         )
     measurable = np.flatnonzero(of_a.shapes.min(1) > 1)
-    least = max(least, 2)
-    if len(measurable) < least or draws < 2:
+    min_texts = max(min_texts, 2)
+    if len(measurable) < min_texts or draws < 2:
         raise InputError(
-            f"{len(measurable)} different texts of two pieces, {draws} draws; expected at least {least} and 2"
+            f"{len(measurable)} different texts of two pieces, {draws} draws; expected at least {min_texts} and 2"
         )
     scores_a = of_a.scores[measurable]
     scores_b = of_b.scores[measurable]
@@ -452,7 +461,9 @@ def compare_maps(
 
 def _distinct(examples: Sequence[Example]) -> list[Example]:
     """Equal texts once, the last one of them."""
-    by_content = {(example.text, example.pair, example.choices): example for example in examples}
+    by_content = {
+        (example.text, example.text_pair, example.choices): example for example in examples
+    }
     return list(by_content.values())
 
 
@@ -495,13 +506,13 @@ def _measure_rows(
 def _interval_of_mean(values: np.ndarray, draws: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Both ends (...) of the 95 % bootstrap interval of the mean of values (N, ...)."""
     rng = generator(seed, "bootstrap")
-    low, high = interval(np.stack([redrawn(values, rng).mean(0) for _ in range(draws)]))
+    low, high = interval(np.stack([draw_resample(values, rng).mean(0) for _ in range(draws)]))
     return low, high
 
 
 def heat_maps(
-    a: CrossModal,
-    b: CrossModal,
+    a: CrossModalEncoder,
+    b: CrossModalEncoder,
     example: Example,
     head: int = 0,
     names: tuple[str, str] = ("a", "b"),
@@ -523,10 +534,14 @@ def heat_maps(
             f"example {example.id}: maps of {maps_a.shape} and {maps_b.shape}; "
             f"expected equal ones, not empty, with head {head}"
         )
-    rows = _spelt(a.text.tokenizer, text.ids if special else text.ids[~text.special])
-    columns = _spelt(needed(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.ids)
+    rows = _token_labels(
+        a.text.tokenizer, text.input_ids if special else text.input_ids[~text.special_tokens_mask]
+    )
+    columns = _token_labels(
+        require(a.clip_tokenizer, "clip_tokenizer", "a heat map"), clip.input_ids
+    )
     top = max(float(maps_a[:, head].max()), float(maps_b[:, head].max()))
-    uniform = 1 / len(clip.ids)
+    uniform = 1 / len(clip.input_ids)
     layers = len(maps_a)
     drawing = new_figure(14, 6 * layers)
     panels: np.ndarray = drawing.subplots(layers, 2, squeeze=False)
@@ -537,7 +552,9 @@ def heat_maps(
             # A dollar sign in a name or a piece begins no formula.
             axes.set_title(f"{name}: layer {layer + 1}, head {head}", parse_math=False)
             _label(axes, rows, columns)
-    bar = drawing.colorbar(image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.ids)})")
+    bar = drawing.colorbar(
+        image, ax=panels, label=f"attention (red: uniform, 1/{len(clip.input_ids)})"
+    )
     bar.ax.axhline(uniform, color="red", linewidth=2)
     drawing.supxlabel("CLIP pieces")
     drawing.supylabel("text pieces")
@@ -551,7 +568,7 @@ def _label(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
     axes.set_yticks(range(len(rows)), rows, fontsize=6, parse_math=False)
 
 
-def _spelt(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[str]:
+def _token_labels(tokenizer: PreTrainedTokenizerBase, ids: np.ndarray) -> list[str]:
     """Pieces as they read; none if there are more than LEGIBLE."""
     if len(ids) > LEGIBLE:
         return []

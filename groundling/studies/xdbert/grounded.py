@@ -24,21 +24,21 @@ from tokenizers import Encoding, Tokenizer
 from transformers import PreTrainedTokenizerBase
 
 from groundling.core.batch import Example
-from groundling.core.errors import InputError, check_known
-from groundling.core.registry import named
+from groundling.core.errors import InputError, require_known
+from groundling.core.registry import resolve
 from groundling.core.rng import generator
 from groundling.data.captions.captions import CaptionFilter, caption_lines
 from groundling.data.corpora.files import CHUNK
-from groundling.data.samples import backend
-from groundling.data.text.words import spans, stop_words
+from groundling.data.samples import backend_tokenizer
+from groundling.data.text.words import stop_words, word_spans
 from groundling.models.loading import load_tokenizer
 from groundling.runs.folder import check_file, disk_errors, read_json, write_json, write_whole
 from groundling.runs.hashing import data_hash
-from groundling.runs.progress import Work
+from groundling.runs.progress import CommandContext
 from groundling.runs.report import ReportSection, new_figure, svg_of, write_report
 from groundling.runs.run import Run
-from groundling.stats.finished_runs import collect
-from groundling.stats.resampling import DRAWS, interval, redrawn
+from groundling.stats.finished_runs import collect_runs
+from groundling.stats.resampling import DRAWS, draw_resample, interval
 from groundling.stats.verdict import SeedRuns
 from groundling.studies.xdbert.commands import CountsConfig, GroundedConfig
 from groundling.tasks import Task
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 # reproduce the totals printed in Appendix D where these are consistent.
 # `count` makes the table of how often words and pieces occur in captions, by which `grounded` tells what is visual.
 
-Variant = Literal["pieces", "inherit", "words"]
+CountingVariant = Literal["pieces", "inherit", "words"]
 """What is counted: pieces by themselves (the paper), pieces that inherit their word's status, or raw words."""
 
 _CORE = re.compile(r"[^\W_](?:.*[^\W_])?", re.DOTALL)
@@ -63,7 +63,7 @@ NO_WORD = -1
 """The raw word of a piece of punctuation."""
 
 
-def count(config: CountsConfig, work: Work) -> str:
+def count_captions(config: CountsConfig, work: CommandContext) -> str:
     """Count caption files into the JSON table that `GroundedTokens.read` reads; returns a sentence that says how much.
 
     The table tells where it comes from: a hash of every caption file and of the tokenizer's vocabulary. Raises
@@ -71,7 +71,7 @@ def count(config: CountsConfig, work: Work) -> str:
     """
     tokenizer = load_tokenizer(config.tokenizer)
     captions: list[str] = []
-    wanted = CaptionFilter(config.reading.caption_splits, config.reading.columns).of(
+    wanted = CaptionFilter(config.reading.caption_splits, config.reading.columns).for_files(
         config.captions
     )
     for file, own in zip(config.captions, wanted, strict=True):
@@ -94,24 +94,24 @@ def count(config: CountsConfig, work: Work) -> str:
     return f"{out}: {len(pieces):,} pieces and {len(words):,} words of {len(captions):,} captions"
 
 
-class Piece(NamedTuple):
+class TextToken(NamedTuple):
     """A piece of a text."""
 
-    shown: str
+    text: str
     """As it stands in the text, with "##" before it inside a word."""
-    key: str
+    count_key: str
     """As it is counted: lower case without accents; empty for punctuation."""
-    word: int
+    word_id: int
     """Its raw word's number in the text; NO_WORD for punctuation."""
 
 
 def count_pieces(captions: Sequence[str], tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
     """How often each piece occurs in the captions, most frequent first; punctuation is left out."""
-    engine = backend(tokenizer)
+    engine = backend_tokenizer(tokenizer)
     counts = Counter[str]()
     for start in range(0, len(captions), CHUNK):
         for pieces in _pieces(captions[start : start + CHUNK], engine):
-            counts.update(piece.key for piece in pieces if piece.key)
+            counts.update(piece.count_key for piece in pieces if piece.count_key)
     return _most_frequent_first(counts)
 
 
@@ -150,7 +150,7 @@ class GroundedTokens:
         self.pieces = counts["pieces"]
         self.words = counts["words"]
         self.threshold = threshold
-        self.engine = backend(tokenizer)
+        self.engine = backend_tokenizer(tokenizer)
         self.stopwords = stop_words() if stopwords is None else stopwords
 
     @classmethod
@@ -184,30 +184,34 @@ class GroundedTokens:
         """Whether a piece, spelt as in the table, is grounded."""
         return self._status(piece, self.pieces) is True
 
-    def tokens(self, text: str, variant: Variant = "pieces") -> list[tuple[str, bool | None]]:
+    def tokens(
+        self, text: str, variant: CountingVariant = "pieces"
+    ) -> list[tuple[str, bool | None]]:
         """Tokens in order, each grounded (True), not grounded (False), or a stop word or punctuation (None)."""
         if variant == "words":
-            shown = [text[start:stop] for start, stop in spans(text)]
+            shown = [text[start:stop] for start, stop in word_spans(text)]
             return list(zip(shown, self._word_statuses(text), strict=True))
         pieces = next(_pieces([text], self.engine))
         if variant == "pieces":
-            return [(piece.shown, self._status(piece.key, self.pieces)) for piece in pieces]
+            return [(piece.text, self._status(piece.count_key, self.pieces)) for piece in pieces]
         words = self._word_statuses(text)
         inherited = []
         for piece in pieces:
-            status = None if piece.word == NO_WORD else words[piece.word]
-            inherited.append((piece.shown, status))
+            status = None if piece.word_id == NO_WORD else words[piece.word_id]
+            inherited.append((piece.text, status))
         return inherited
 
     def shares(
-        self, text: str, pair: str | None = None, variant: Variant = "pieces"
+        self, text: str, pair: str | None = None, variant: CountingVariant = "pieces"
     ) -> tuple[int, int]:
         """How many tokens of both texts together are grounded, and how many not."""
         tokens = self.tokens(text, variant) + self.tokens(pair or "", variant)
         statuses = [status for _, status in tokens]
         return statuses.count(True), statuses.count(False)
 
-    def ratio(self, text: str, pair: str | None = None, variant: Variant = "pieces") -> float:
+    def ratio(
+        self, text: str, pair: str | None = None, variant: CountingVariant = "pieces"
+    ) -> float:
         """Grounded / (grounded + not grounded) over both texts together; NaN if there is neither."""
         grounded, rest = self.shares(text, pair, variant)
         if grounded + rest == 0:
@@ -227,31 +231,31 @@ class GroundedTokens:
 
 
 def _words(text: str) -> list[str]:
-    return [text[start:stop].lower() for start, stop in spans(text)]
+    return [text[start:stop].lower() for start, stop in word_spans(text)]
 
 
-def _pieces(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[Piece]]:
+def _pieces(texts: Sequence[str], engine: Tokenizer) -> Iterator[list[TextToken]]:
     """Pieces of each text, spelt the same for every tokenizer: "dog", and "##s" inside a word.
 
     A tokenizer's own spelling would not do: byte-level ones write a word's end and a text's first word alike.
     """
     encodings = engine.encode_batch(list(texts), add_special_tokens=False)
     for text, encoding in zip(texts, encodings, strict=True):
-        yield _spelt(text, encoding)
+        yield _tokens_of(text, encoding)
 
 
-def _spelt(text: str, encoding: Encoding) -> list[Piece]:
-    word_starts = spans(text)[:, 0].tolist()
+def _tokens_of(text: str, encoding: Encoding) -> list[TextToken]:
+    word_starts = word_spans(text)[:, 0].tolist()
     pieces = []
     for start, stop in encoding.offsets:
         shown = text[start:stop].strip()
         core = _CORE.search(text, start, stop)
         if core is None:
-            pieces.append(Piece(shown, "", NO_WORD))
+            pieces.append(TextToken(shown, "", NO_WORD))
             continue
         word = bisect_right(word_starts, core.start()) - 1
         mark = "" if word_starts[word] == core.start() else "##"
-        pieces.append(Piece(mark + shown, mark + _fold(core.group()), word))
+        pieces.append(TextToken(mark + shown, mark + _fold(core.group()), word))
     return pieces
 
 
@@ -283,7 +287,7 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     examples as `examples.md`. Raises InputError if a setting is missing, a run folder has no finished run of the task,
     or runs and data do not hold the same examples.
     """
-    task = named("tasks", Task, config.task)
+    task = resolve("tasks", Task, config.task)
     base = _runs_of(config.task, "base", config.base)
     other = _runs_of(config.task, "other", config.other)
     examples = _examples(task, config, base, other)
@@ -295,15 +299,15 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     )
     folder = run.folder
 
-    right_base = base.right(seeds)
-    right_other = other.right(seeds)
-    ratios = np.array([grounding.ratio(e.text, e.pair, config.variant) for e in examples])
-    lengths = [len(e.text) + len(e.pair or "") for e in examples]
-    gains = analyse(ratios, right_base, right_other, lengths, base.labels)
+    right_base = base.is_correct(seeds)
+    right_other = other.is_correct(seeds)
+    ratios = np.array([grounding.ratio(e.text, e.text_pair, config.variant) for e in examples])
+    lengths = [len(e.text) + len(e.text_pair or "") for e in examples]
+    gains = compare_groups(ratios, right_base, right_other, lengths, base.labels)
     result = {"task": task.name, "seeds": seeds, **gains}
 
-    picture = figure(
-        _by_group(ratios, split(right_base, right_other)),
+    picture = draw_ratio_boxes(
+        _by_group(ratios, group_by_improvement(right_base, right_other)),
         _by_group(ratios, null_split(right_base)),
         folder / "grounded.png",
     )
@@ -313,14 +317,16 @@ def grounded(config: GroundedConfig, run: Run) -> dict[str, Any]:
     ]
     title = f"Visually grounded ratio of {task.name}"
     write_report(folder / "grounded.html", title, sections)
-    markdown = listing(grounding, examples, right_base, right_other, variant=config.variant)
+    markdown = list_extreme_examples(
+        grounding, examples, right_base, right_other, variant=config.variant
+    )
     write_whole(folder / "examples.md", markdown)
     return result
 
 
 def _runs_of(task: str, name: str, folder: str) -> SeedRuns:
-    by_task = collect(name, folder, (task,))
-    check_known(task, by_task, f"{folder}: no finished run of {task}")
+    by_task = collect_runs(name, folder, (task,))
+    require_known(task, by_task, f"{folder}: no finished run of {task}")
     runs, _ = by_task[task]
     return runs
 
@@ -335,7 +341,7 @@ def _examples(task: Task, config: GroundedConfig, base: SeedRuns, other: SeedRun
     return [by_id[name] for name in base.ids]
 
 
-def _by_group(ratios: np.ndarray, parts: Split) -> dict[str, np.ndarray]:
+def _by_group(ratios: np.ndarray, parts: ImprovementGroups) -> dict[str, np.ndarray]:
     return {name: ratios[group] for name, group in parts._asdict().items()}
 
 
@@ -351,7 +357,7 @@ def _group_rows(gains: Mapping[str, Any]) -> list[dict[str, str]]:
     return rows
 
 
-class Split(NamedTuple):
+class ImprovementGroups(NamedTuple):
     """Numbers of the examples that more, fewer, and as many seeds of the other model get right."""
 
     improved: np.ndarray
@@ -362,7 +368,7 @@ class Split(NamedTuple):
     """(P,) int."""
 
 
-def split(base: ArrayLike, other: ArrayLike) -> Split:
+def group_by_improvement(base: ArrayLike, other: ArrayLike) -> ImprovementGroups:
     """Groups of examples by right answers, (S, N) booleans each: seeds by examples in the same order.
 
     Raises InputError if the two differ in shape.
@@ -375,14 +381,14 @@ def split(base: ArrayLike, other: ArrayLike) -> Split:
             f"right answers: expected two equal (seeds, examples), got {right_base.shape} and {right_other.shape}"
         )
     gain = right_other.sum(0) - right_base.sum(0)
-    return Split(
+    return ImprovementGroups(
         improved=np.flatnonzero(gain > 0),
         worsened=np.flatnonzero(gain < 0),
         on_par=np.flatnonzero(gain == 0),
     )
 
 
-def null_split(base: ArrayLike, seed: int = 0) -> Split:
+def null_split(base: ArrayLike, seed: int = 0) -> ImprovementGroups:
     """The same groups between two random halves of one model's seeds; of an odd number, one is left out.
 
     `base` is (S, N) booleans; raises InputError for fewer than 2 seeds.
@@ -394,10 +400,10 @@ def null_split(base: ArrayLike, seed: int = 0) -> Split:
         )
     half = len(right) // 2
     order = generator(seed, "null split").permutation(len(right))
-    return split(right[order[:half]], right[order[half : 2 * half]])
+    return group_by_improvement(right[order[:half]], right[order[half : 2 * half]])
 
 
-def analyse(
+def compare_groups(
     ratios: ArrayLike,
     base: ArrayLike,
     other: ArrayLike,
@@ -426,13 +432,13 @@ def analyse(
             f"ratios {ratio.shape}, lengths {length.shape}, labels {label.shape}: expected {expected}, as base"
         )
     return {
-        "models": _compare(ratio, split(base, other), length, label, seed),
+        "models": _compare(ratio, group_by_improvement(base, other), length, label, seed),
         "null": _compare(ratio, null_split(base, seed), length, label, seed),
     }
 
 
 def _compare(
-    ratios: np.ndarray, parts: Split, lengths: np.ndarray, labels: np.ndarray, seed: int
+    ratios: np.ndarray, parts: ImprovementGroups, lengths: np.ndarray, labels: np.ndarray, seed: int
 ) -> dict[str, Any]:
     comparison: dict[str, Any] = {
         "groups": {name: _summary(ratios[group]) for name, group in parts._asdict().items()},
@@ -486,7 +492,7 @@ def _cliffs_delta(up: np.ndarray, down: np.ndarray) -> float:
 def _bootstrap_interval(up: np.ndarray, down: np.ndarray, seed: int) -> list[float]:
     """The 95 % interval of Cliff's delta."""
     rng = generator(seed, "bootstrap")
-    drawn = [_cliffs_delta(redrawn(up, rng), redrawn(down, rng)) for _ in range(DRAWS)]
+    drawn = [_cliffs_delta(draw_resample(up, rng), draw_resample(down, rng)) for _ in range(DRAWS)]
     ends: list[float] = interval(np.array(drawn)).tolist()
     return ends
 
@@ -538,7 +544,7 @@ def _strata(lengths: np.ndarray, labels: np.ndarray) -> np.ndarray:
 # -- figure and examples -----------------------------------------------------------------------------------------------
 
 
-def figure(
+def draw_ratio_boxes(
     groups: Mapping[str, ArrayLike],
     null_groups: Mapping[str, ArrayLike],
     path: str | Path | None = None,
@@ -569,13 +575,13 @@ def _draw_boxes(axes: Axes, title: str, groups: Mapping[str, ArrayLike]) -> None
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def listing(
+def list_extreme_examples(
     grounding: GroundedTokens,
     examples: Sequence[Example],
     base: ArrayLike,
     other: ArrayLike,
     k: int = 3,
-    variant: Variant = "pieces",
+    variant: CountingVariant = "pieces",
     names: tuple[str, str] = ("base", "other"),
 ) -> str:
     """The `k` most extreme examples of each group as Markdown: **grounded** tokens, (stop words and punctuation).
@@ -583,7 +589,7 @@ def listing(
     Most extreme is the largest gain or loss; on par, all seeds right or all wrong. Equal ones stand in the data's
     order. `base` and `other` are (S, N) booleans of right answers; raises InputError if there are not N examples.
     """
-    parts = split(base, other)
+    parts = group_by_improvement(base, other)
     seeds = len(np.asarray(base))
     right_base = np.asarray(base, bool).sum(0)
     right_other = np.asarray(other, bool).sum(0)
@@ -606,17 +612,17 @@ def listing(
 
 
 def _listed(
-    grounding: GroundedTokens, example: Example, counts: str, variant: Variant
+    grounding: GroundedTokens, example: Example, counts: str, variant: CountingVariant
 ) -> list[str]:
     """One example's Markdown lines: its ratio and right answers, then its texts."""
-    grounded, rest = grounding.shares(example.text, example.pair, variant)
+    grounded, rest = grounding.shares(example.text, example.text_pair, variant)
     ratio = "undefined"
     if grounded + rest:
         ratio = f"{grounded}/({grounded}+{rest}) = {grounded / (grounded + rest):.4f}"
     lines = [f"Example {example.id}: grounded ratio {ratio}; {counts}", ""]
     texts = [example.text]
-    if example.pair is not None:
-        texts.append(example.pair)
+    if example.text_pair is not None:
+        texts.append(example.text_pair)
     for text in texts:
         tokens = grounding.tokens(text, variant)
         marked = " ".join(_marked(token, status) for token, status in tokens)

@@ -6,7 +6,7 @@ are accuracies, MRPC is F1, CoLA Matthews; QQP fits the mean of accuracy and F1 
 of STS-B the paper says only that it is a correlation: Pearson's is measured here. READ is RMSE.
 """
 
-from groundling.command_line.names import PublishedScores
+from groundling.command_line.registered_names import PublishedScores
 
 TASKS = (
     "glue/rte",

@@ -16,9 +16,9 @@ from transformers import PreTrainedTokenizerBase
 
 from groundling.core.errors import InputError
 from groundling.core.rng import generator
-from groundling.models.clip import CLIP_LIKE, load_clip_text
+from groundling.models.clip import CLIP_LIKE, load_clip_text_tower
 from groundling.models.loading import load_config
-from groundling.models.text import load_text_encoder
+from groundling.models.text_encoder import load_text_encoder
 from groundling.runs.run import Run
 from groundling.studies.xdbert.commands import SimilarityConfig
 from groundling.studies.xdbert.published import PWCCA
@@ -38,13 +38,15 @@ def similarity(config: SimilarityConfig, run: Run) -> dict[str, Any]:
 
     Raises InputError if a model is missing, is none, or shares too few words with the other.
     """
-    result = compare_models(config.a, config.b, config.top, config.draws, config.seed)
+    result = compare_models(
+        config.model, config.other, config.limit, config.permutations, config.seed
+    )
     result["published_pwcca"] = {" / ".join(pair): value for pair, value in PWCCA.items()}
     return result
 
 
 @dataclass(frozen=True)
-class Canonical:
+class CanonicalCorrelations:
     """Canonical correlations of two tables, and how much of each table every canonical variate accounts for."""
 
     rho: np.ndarray
@@ -72,17 +74,17 @@ class Canonical:
         return float(self.rho @ self.weights_b)
 
     @property
-    def side(self) -> str:
+    def weighting_table(self) -> str:
         """The side that weights by default: the one of lower rank, else `a`."""
         return "b" if self.ranks[1] < self.ranks[0] else "a"
 
     @property
     def pwcca(self) -> float:
         """PWCCA weighted by the default side."""
-        return self.pwcca_a if self.side == "a" else self.pwcca_b
+        return self.pwcca_a if self.weighting_table == "a" else self.pwcca_b
 
 
-_SCORES: dict[str, Callable[[Canonical, Canonical], float]] = {
+_SCORES: dict[str, Callable[[CanonicalCorrelations, CanonicalCorrelations], float]] = {
     "mean_cca": lambda whole, _: whole.mean_cca,
     "svcca": lambda _, leading: leading.mean_cca,
     "pwcca": lambda whole, _: whole.pwcca,
@@ -93,15 +95,15 @@ _SCORES: dict[str, Callable[[Canonical, Canonical], float]] = {
 
 
 @dataclass(frozen=True)
-class _Side:
+class _CenteredTable:
     """A centred table (n, d) as the product of `basis` and `loads`; principal directions first."""
 
     basis: np.ndarray
     """(n, R) orthonormal."""
-    loads: np.ndarray
+    loadings: np.ndarray
     """(R, d)."""
 
-    def leading(self, keep: float) -> _Side:
+    def leading(self, keep: float) -> _CenteredTable:
         """The first directions that hold a share `keep` < 1 of the variance; from 1 on, `keep` is their number."""
         if not keep > 0:
             raise InputError(
@@ -110,12 +112,12 @@ class _Side:
         if keep >= 1:
             count = int(keep)
         else:
-            held = np.cumsum((self.loads**2).sum(1))
+            held = np.cumsum((self.loadings**2).sum(1))
             count = int(np.searchsorted(held / held[-1], keep)) + 1
-        return _Side(self.basis[:, :count], self.loads[:count])
+        return _CenteredTable(self.basis[:, :count], self.loadings[:count])
 
 
-def canonical(a: np.ndarray, b: np.ndarray) -> Canonical:
+def canonical_correlations(a: np.ndarray, b: np.ndarray) -> CanonicalCorrelations:
     """Canonical correlations of two tables (n, d1) and (n, d2) with paired rows, in float64.
 
     Raises InputError for tables that are not two-dimensional, finite, of equally many rows (at least 3), or constant.
@@ -164,7 +166,7 @@ def compare_tables(
     for name, score in _SCORES.items():
         value, *null = map(score, whole, leading)
         scores[name] = _beside_chance(value, np.array(null))
-    dims = [first.loads.shape[1], second.loads.shape[1]]
+    dims = [first.loadings.shape[1], second.loadings.shape[1]]
     warnings = []
     if n < CROWDED * max(dims):
         warnings.append(
@@ -176,8 +178,8 @@ def compare_tables(
         "dims": dims,
         "ranks": list(whole[0].ranks),
         "components": list(leading[0].ranks),
-        "side": whole[0].side,
-        "draws": draws,
+        "side": whole[0].weighting_table,
+        "permutations": draws,
         "seed": seed,
         "scores": scores,
         "warnings": warnings,
@@ -195,8 +197,8 @@ def word_table(
     if source == RANDOM:
         return _random_table(partner, width, seed)
     if load_config(source).model_type in CLIP_LIKE:
-        tower, tokenizer = load_clip_text(source)
-        table = tower.table
+        tower, tokenizer = load_clip_text_tower(source)
+        table = tower.token_embedding_weight
     else:
         text = load_text_encoder(source)
         tokenizer = text.tokenizer
@@ -261,7 +263,7 @@ def compare_models(
 # -- correlations ------------------------------------------------------------------------------------------------------
 
 
-def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_Side, _Side]:
+def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_CenteredTable, _CenteredTable]:
     if len(a) != len(b):
         raise InputError(
             f"tables of {len(a)} and {len(b)} rows: rows are pairs, expected as many on both sides"
@@ -269,7 +271,7 @@ def _sides(a: np.ndarray, b: np.ndarray) -> tuple[_Side, _Side]:
     return _side(a, "first"), _side(b, "second")
 
 
-def _side(table: np.ndarray, name: str) -> _Side:
+def _side(table: np.ndarray, name: str) -> _CenteredTable:
     table = np.asarray(table, dtype=np.float64)
     if table.ndim != 2 or len(table) < 3:
         raise InputError(f"{name} table: shape {table.shape}, expected (n, d) with n >= 3")
@@ -280,16 +282,18 @@ def _side(table: np.ndarray, name: str) -> _Side:
         raise InputError(f"{name} table: all rows are equal, nothing can correlate")
     basis, singular, directions = np.linalg.svd(table - table.mean(0), full_matrices=False)
     rank = int((singular > TOLERANCE * singular[0]).sum())
-    return _Side(basis[:, :rank], singular[:rank, None] * directions[:rank])
+    return _CenteredTable(basis[:, :rank], singular[:rank, None] * directions[:rank])
 
 
-def _correlate(a: _Side, b: _Side, order: np.ndarray | None = None) -> Canonical:
+def _correlate(
+    a: _CenteredTable, b: _CenteredTable, order: np.ndarray | None = None
+) -> CanonicalCorrelations:
     """Canonical correlations of `a` with the rows of `b` in another `order` (n,)."""
     # Permuted, a centred orthonormal basis stays one: another pairing needs no second decomposition of a table.
     basis_b = b.basis if order is None else b.basis[order]
     cross = a.basis.T @ basis_b
     left, rho, right = np.linalg.svd(cross, full_matrices=False)
-    return Canonical(
+    return CanonicalCorrelations(
         rho=np.clip(rho, 0, 1),
         weights_a=_weights(left.T, a),
         weights_b=_weights(right, b),
@@ -297,9 +301,9 @@ def _correlate(a: _Side, b: _Side, order: np.ndarray | None = None) -> Canonical
     )
 
 
-def _weights(turn: np.ndarray, side: _Side) -> np.ndarray:
+def _weights(turn: np.ndarray, side: _CenteredTable) -> np.ndarray:
     """What each canonical variate h accounts for of a centred table, as shares: sum over dimensions x of |<h, x>|."""
-    accounted = np.abs(turn @ side.loads).sum(1)
+    accounted = np.abs(turn @ side.loadings).sum(1)
     return accounted / accounted.sum()
 
 

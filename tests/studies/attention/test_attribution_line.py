@@ -10,24 +10,24 @@ import torch
 import toys
 
 from groundling.core.batch import Example
-from groundling.data.regions.samples import RegionOptions, RegionSamples
-from groundling.data.samples import TextInput, TextSamples
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import TextDataset, TextRowEncoder
 from groundling.data.shards import ProcessRank
-from groundling.objectives.sentence_image import SentenceImage
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.studies.attention import attribution
 from groundling.studies.attention.inspected_models import MatchOutcome
-from groundling.vision_language.single_stream import SingleStream
+from groundling.vision_language.single_stream import SingleStreamModel
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.vlbert import vlbert
 
 EXAMPLES = 4
 
 
-def model_of(join: Any, bias: float) -> SingleStream:
+def model_of(join: Any, bias: float) -> SingleStreamModel:
     """A small model with weights as large as training makes them, whose biases have this deviation."""
     torch.manual_seed(0)
     words = toys.bert_words()
-    model: SingleStream = join(toys.bert(len(words), type_vocab_size=3), words, 12).eval()
+    model: SingleStreamModel = join(toys.bert(len(words), type_vocab_size=3), words, 12).eval()
     with torch.no_grad():
         for name, weights in model.named_parameters():
             if weights.dim() == 2:
@@ -37,28 +37,32 @@ def model_of(join: Any, bias: float) -> SingleStream:
     return model
 
 
-def missing(model: SingleStream, steps: int) -> np.ndarray:
+def missing(model: SingleStreamModel, steps: int) -> np.ndarray:
     """Of each example's change, the share that attributions miss."""
     torch.manual_seed(1)
-    head = SentenceImage(model.sizes).eval()
+    head = ImageTextMatching(model.sizes).eval()
     with torch.no_grad():
         for weights in head.parameters():
             weights.mul_(20)
     texts = toys.sentences()
     examples = [Example(f"s{n}", texts[n], images=(f"i{n}",)) for n in range(EXAMPLES)]
     store = toys.Shelf({f"i{n}": toys.regions(n, 2 + n) for n in range(EXAMPLES)})
-    seeing = RegionOptions(model.whole, model.last_pixel, width=model.sizes.regions)
-    samples = RegionSamples(TextSamples(examples, TextInput(toys.bert_words(), 40)), store, seeing)
+    seeing = RegionOptions(
+        model.reads_whole_image, model.has_inclusive_boxes, width=model.sizes.regions
+    )
+    samples = RegionDataset(
+        TextDataset(examples, TextRowEncoder(toys.bert_words(), 40)), store, seeing
+    )
     explained = attribution.AttributionPass(
         model, MatchOutcome(head), lambda: samples, EXAMPLES, steps
     )
-    explained.read(ProcessRank())
+    explained.run(ProcessRank())
     found = explained.attributions
-    return np.array([abs(one.rest) / abs(one.change) for one in found])
+    return np.array([abs(one.residual) / abs(one.change) for one in found])
 
 
 def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() -> None:
-    shares, weights = attribution.points(64)
+    shares, weights = attribution.quadrature_points(64)
     assert shares.min() > 0 and shares.max() < 1 and weights.sum() == pytest.approx(1)
     assert (weights * shares**5).sum() == pytest.approx(1 / 6)
     for start in (
@@ -68,7 +72,7 @@ def test_points_integrate_what_is_smooth_and_what_is_steep_at_the_beginning() ->
     ):  # the slope of s / sqrt(s^2 + start^2), which jumps within `start`
         slope = start**2 / (shares**2 + start**2) ** 1.5
         assert (weights * slope).sum() == pytest.approx(1 / np.hypot(1, start), rel=0.03)
-    assert [part.tolist() for part in attribution.points(1)] == [[0.125], [1.0]]
+    assert [part.tolist() for part in attribution.quadrature_points(1)] == [[0.125], [1.0]]
 
 
 @pytest.mark.parametrize(("join", "bias"), [(uniter, 0.0), (uniter, 1e-3), (vlbert, 0.0)])
@@ -86,5 +90,5 @@ def test_more_points_are_not_worse() -> None:
 
 def test_even_points_would_step_over_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or the tests above would say nothing."""
-    monkeypatch.setattr(attribution, "CROWDED", 1)
+    monkeypatch.setattr(attribution, "POINT_POWER", 1)
     assert np.median(missing(model_of(uniter, 0.0), 64)) > 0.1

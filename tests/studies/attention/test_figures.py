@@ -19,8 +19,8 @@ from groundling.studies.attention.figures import (
     BLUE,
     GREEN,
     ORANGE,
+    draw_heat_maps,
     figures_of,
-    heat_maps,
     write_figures,
 )
 
@@ -154,14 +154,14 @@ def test_a_file_is_whole_or_the_one_before(tmp_path: Path, monkeypatch: Any) -> 
 def test_the_same_figure_is_the_same_bytes(tmp_path: Path) -> None:
     maps = {"0-1": np.array([[0.1, 0.2]])}  # a heat map is an image, which SVG knows by a name
     for name in ("one", "other"):
-        drawn = {"maps": heat_maps(maps, ["a"], ["0", "1"], "box")}
+        drawn = {"maps": draw_heat_maps(maps, ["a"], ["0", "1"], "box")}
         write_figures(drawn, tmp_path / name, ["svg", "pdf", "png"])
     assert homes.digests(tmp_path / "one") == homes.digests(tmp_path / "other")
 
 
 def test_words_over_boxes_share_one_scale() -> None:
     maps = {"0-1": np.array([[0.1, 0.2], [0.3, 0.0]]), "1-0": np.array([[0.5, 0.2], [0.0, 0.0]])}
-    figure = heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
+    figure = draw_heat_maps(maps, ["a", "dog"], ["0 person", "1 ball"], "box")
     assert figure.get_supxlabel() == "box"
     images = [axes.images[0] for axes in figure.axes if axes.images]
     assert {image.get_clim() for image in images} == {(0, 50)}

@@ -21,26 +21,40 @@ from homes import put
 from torch import Tensor
 
 from groundling.cli import main
-from groundling.core.batch import Batch, EncoderOutput, Example, Gold, RegionRow
+from groundling.core.batch import Batch, EncoderOutput, Example, GoldBoxes, RegionRow
 from groundling.core.errors import InputError
-from groundling.data.regions.samples import RegionSamples
+from groundling.data.regions.samples import RegionDataset
 from groundling.data.regions.store import ImageRegions, RegionWriter
-from groundling.data.samples import Samples, TextInput, TextSamples
+from groundling.data.samples import SampleDataset, TextDataset, TextRowEncoder
 from groundling.data.shards import ProcessRank
-from groundling.models.attention import AttentionMap, Places, places_of_regions, places_of_text
+from groundling.models.attention import (
+    AttentionMap,
+    SequencePositions,
+    region_positions,
+    text_positions,
+)
+from groundling.studies.attention.forward_passes import (
+    AttentionPass,
+    ExactSums,
+    RaggedSampleArrays,
+    run_passes_here,
+)
 from groundling.studies.attention.grounding import (
-    Board,
-    Facts,
+    GroundingResult,
     HeadGrounding,
-    Hits,
+    HeadLeaderboard,
+    PhraseBaselines,
     PhraseSpan,
     PhraseStatus,
-    halves,
-    pieces_of,
-    words_of,
+    assign_halves,
+    tokens_of_words,
+    words_in_span,
 )
-from groundling.studies.attention.inspected_models import OtherImageStore, partners, untrained
-from groundling.studies.attention.passes import AttentionPass, BySample, Sums, read_here
+from groundling.studies.attention.inspected_models import (
+    OtherImageStore,
+    randomize_weights,
+    shuffle_images,
+)
 from groundling.tasks.flickr_entities import FLICKR30K, MERGED, PROTOCOLS
 from groundling.vision_language.visualbert import visualbert
 
@@ -59,7 +73,7 @@ class Pointing(Told):
 
 def phrase(example: Example, words: str, *boxes: list[float]) -> PhraseSpan:
     start = example.text.index(words)
-    own = replace(example, gold=Gold(np.array(boxes, float), (100, 100)))
+    own = replace(example, gold_boxes=GoldBoxes(np.array(boxes, float), (100, 100)))
     return PhraseSpan(own, start, start + len(words))
 
 
@@ -76,12 +90,14 @@ def row(boxes: list[list[float]], whole: bool = False, confidence: Any = None) -
 
 
 @pytest.fixture(scope="module")
-def text() -> TextInput:
-    return TextInput(toys.bert_words(), 40)
+def text() -> TextRowEncoder:
+    return TextRowEncoder(toys.bert_words(), 40)
 
 
 @pytest.fixture(scope="module")
-def many(text: TextInput) -> tuple[Samples, list[list[PhraseSpan]], dict[str, RegionRow]]:
+def many(
+    text: TextRowEncoder,
+) -> tuple[SampleDataset, list[list[PhraseSpan]], dict[str, RegionRow]]:
     """14 texts on 7 images of 1 to 7 regions, half of which are gold boxes, with 1 to 3 phrases each."""
     rng = np.random.default_rng(0)
     store = {f"image{n}": toys.regions(n, 1 + n) for n in range(7)}
@@ -108,19 +124,19 @@ def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.nd
     model = Told()
     for name, index in ((name, n) for n, name in enumerate(samples.ids)):
         (sample,) = samples.get([index], ())
-        size = len(sample.text.ids) + len(sample.regions)
+        size = len(sample.text.input_ids) + len(sample.regions)
         for layer in range(LAYERS):
             weights = model.weights(name, layer, size)
             held[name, layer] = weights / weights.sum(-1, keepdims=True)
     hits, shares = [], []
     for index, own in enumerate(phrases):
         (sample,) = samples.get([index], ())
-        pieces = len(sample.text.ids)
+        pieces = len(sample.text.input_ids)
         for one in own:
             inner = "".join(" " if c.isspace() else "x" for c in one.example.text)
             first = len(inner[: one.start].split())
             last = first + len(inner[one.start : one.stop].split()) - 1
-            asked = [p for p in range(pieces) if first <= sample.text.word[p] <= last]
+            asked = [p for p in range(pieces) if first <= sample.text.word_ids[p] <= last]
             if reading == "last":
                 asked = asked[-1:]
             hits.append([])
@@ -133,7 +149,9 @@ def plainly(samples: Any, phrases: Any, reading: str) -> tuple[np.ndarray, np.nd
                         scores.append(sum(sent) / len(sent))
                     best = scores.index(max(scores))
                     box = sample.regions.boxes[best] * 100
-                    hits[-1].append(any(_iou(box, gold) >= 0.5 for gold in one.example.gold.boxes))
+                    hits[-1].append(
+                        any(_iou(box, gold) >= 0.5 for gold in one.example.gold_boxes.boxes)
+                    )
                     shares[-1].append(sum(scores))
     return np.array(hits), np.array(shares).mean(0)
 
@@ -149,40 +167,41 @@ def _iou(a: Any, b: Any) -> float:
 def test_one_streamed_pass_equals_loops_over_held_maps(reading: Any, many: Any) -> None:
     samples, phrases, _ = many
     assert any(
-        np.unique(s.text.word[1:-1]).size < len(s.text.word) - 2 for s in samples.get([0, 2], ())
+        np.unique(s.text.word_ids[1:-1]).size < len(s.text.word_ids) - 2
+        for s in samples.get([0, 2], ())
     )
-    grounding = HeadGrounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)], reading)
-    read_here([AttentionPass(Told(), lambda: samples, [grounding], 4)])
+    grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)], reading)
+    run_passes_here([AttentionPass(Told(), lambda: samples, [grounding], 4)])
     found = grounding.result()
     hits, shares = plainly(samples, phrases, reading)
     assert 0.2 < hits.mean() < 0.9 and len(set(hits.mean(0))) > 3
-    assert (found.hits == hits).all()
+    assert (found.is_right == hits).all()
     assert found.heads == [("self", n, h) for n in range(LAYERS) for h in range(HEADS)]
     weight = [sum(len(own) for own in phrases[half::2]) for half in (0, 1)]
     means = np.average(found.means[..., 0], axis=0, weights=weight)
     assert means == pytest.approx(shares, abs=1e-6)
-    assert (found.facts.state == PhraseStatus.ASKED).all()
+    assert (found.baselines.status == PhraseStatus.SCORED).all()
 
 
 def test_processes_share_the_samples_and_find_the_same(many: Any) -> None:
     samples, phrases, _ = many
 
     def asked() -> HeadGrounding:
-        return HeadGrounding(phrases, FLICKR30K.mark, [n % 2 for n in range(14)])
+        return HeadGrounding(phrases, FLICKR30K.label_regions, [n % 2 for n in range(14)])
 
     whole = asked()
-    read_here([AttentionPass(Told(), lambda: samples, [whole], 3)])
+    run_passes_here([AttentionPass(Told(), lambda: samples, [whole], 3)])
     for world in (2, 3, 8):  # of 8, three have nothing to do
         parts = [asked() for _ in range(world)]
         for rank, part in enumerate(parts):
-            AttentionPass(Told(), lambda: samples, [part], 3).read(ProcessRank(rank, world))
+            AttentionPass(Told(), lambda: samples, [part], 3).run(ProcessRank(rank, world))
         # As they travel between processes.
-        kept = [pickle.loads(pickle.dumps(part.kept())) for part in parts]
+        kept = [pickle.loads(pickle.dumps(part.local_result())) for part in parts]
         parts[-1].merge(kept)
         mine, theirs = parts[-1].result(), whole.result()
         assert mine.heads == theirs.heads
         for one, other in zip(
-            (*mine.facts, *mine[1:3]), (*theirs.facts, *theirs[1:3]), strict=True
+            (*mine.baselines, *mine[1:3]), (*theirs.baselines, *theirs[1:3]), strict=True
         ):
             assert (one == other).all(), "bit for bit"
 
@@ -196,20 +215,24 @@ class ForgetfulGrounding(HeadGrounding):
     told: tuple[weakref.ref[Tensor], ...] = ()
     alive = 0
 
-    def see(self, seen: Any, one: AttentionMap) -> None:
+    def consume(self, seen: Any, one: AttentionMap) -> None:
         self.alive += sum(each() is not None for each in self.told)
-        super().see(seen, one)
+        super().consume(seen, one)
         self.told = (weakref.ref(one.weights),)
 
 
-def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: TextInput) -> None:
+def test_no_map_outlives_its_layer_and_each_text_is_read_once(
+    many: Any, text: TextRowEncoder
+) -> None:
     samples, phrases, store = many
     ten = [replace(one, id=f"{n}{one.id}") for n in range(10) for one in samples.samples.examples]
     kept = []
     for examples, asked in ((ten[:14], phrases), (ten, phrases * 10)):
-        forgets = ForgetfulGrounding(asked, FLICKR30K.mark, [0] * len(examples))
+        forgets = ForgetfulGrounding(asked, FLICKR30K.label_regions, [0] * len(examples))
         model = Told()
-        read_here([AttentionPass(model, partial(samples_of, examples, store, text), [forgets], 7)])
+        run_passes_here(
+            [AttentionPass(model, partial(samples_of, examples, store, text), [forgets], 7)]
+        )
         assert model.runs == len(examples) / 7
         gc.collect()
         assert forgets.alive == 0 and forgets.told[0]() is None
@@ -221,24 +244,24 @@ def test_no_map_outlives_its_layer_and_each_text_is_read_once(many: Any, text: T
 
 
 @torch.no_grad()
-def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextInput) -> None:
+def test_a_model_of_the_library_is_asked_and_left_as_it_was(text: TextRowEncoder) -> None:
     samples = toys.seen(6)
     phrases = [
         [phrase(one, one.text.split()[0], [0, 0, 99, 99])] for one in samples.samples.examples
     ]
     model = toys.seer().train()
-    grounding = HeadGrounding(phrases, FLICKR30K.mark, [0, 1] * 3)
-    read_here([AttentionPass(model, lambda: samples, [grounding], 4)])
-    assert grounding.result().hits.shape == (6, 2 * 2)
+    grounding = HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)
+    run_passes_here([AttentionPass(model, lambda: samples, [grounding], 4)])
+    assert grounding.result().is_right.shape == (6, 2 * 2)
     assert model.training and not any(part._forward_hooks for part in model.modules())
     words = toys.bert_words()
     late = visualbert(toys.bert(len(words)), words, width=12, early=False)
-    read_here(
+    run_passes_here(
         [
             AttentionPass(
                 late,
                 lambda: samples,
-                [other := HeadGrounding(phrases, FLICKR30K.mark, [0, 1] * 3)],
+                [other := HeadGrounding(phrases, FLICKR30K.label_regions, [0, 1] * 3)],
                 4,
             )
         ]
@@ -253,110 +276,124 @@ LEFT, RIGHT, BOTH, FAR = [0, 0, 40, 40], [60, 0, 100, 40], [0, 0, 100, 40], [0, 
 
 
 def hits(
-    text: TextInput, own: RegionRow, task: Any = FLICKR30K, gold: Any = (LEFT, RIGHT), **seeing: Any
-) -> tuple[list[bool], Facts]:
+    text: TextRowEncoder,
+    own: RegionRow,
+    task: Any = FLICKR30K,
+    gold: Any = (LEFT, RIGHT),
+    **seeing: Any,
+) -> tuple[list[bool], PhraseBaselines]:
     """Which of the heads, each of which looks at one region, are right; and the facts."""
     example = Example("t", "a wet dog waits", images=("i",))
     boxes = PROTOCOLS["merged-box" if task is MERGED else "any-box"](np.array(gold)).tolist()
     asked = [phrase(example, "dog", *boxes), phrase(example, "a wet", *boxes)]
     samples = samples_of([example], {"i": own}, text, **seeing)
     grounding = HeadGrounding([asked], task.mark, [0])
-    read_here([AttentionPass(Pointing(1, len(own)), lambda: samples, [grounding])])
+    run_passes_here([AttentionPass(Pointing(1, len(own)), lambda: samples, [grounding])])
     found = grounding.result()
-    assert (found.hits[0] == found.hits[1]).all()
-    return found.hits[0].tolist(), found.facts
+    assert (found.is_right[0] == found.is_right[1]).all()
+    return found.is_right[0].tolist(), found.baselines
 
 
-def test_any_box_and_merged_box(text: TextInput) -> None:
+def test_any_box_and_merged_box(text: TextRowEncoder) -> None:
     own = row([LEFT, RIGHT, BOTH, FAR, [0, 0, 20, 40], [0, 0, 20, 39]])
     right, facts = hits(text, own)
     # Half of the left box is just enough; what encloses both is too large for either.
     assert right == [True, True, False, False, True, False]
-    assert facts.chance.tolist() == [0.5, 0.5] and facts.possible.all()
+    assert facts.chance.tolist() == [0.5, 0.5] and facts.has_matching_region.all()
     right, facts = hits(text, own, MERGED)
     assert right == [False, False, True, False, False, False]
     right, facts = hits(text, row([FAR, FAR]), MERGED)
-    assert right == [False, False] and not facts.possible.any()
-    assert (facts.state == PhraseStatus.ASKED).all(), (
+    assert right == [False, False] and not facts.has_matching_region.any()
+    assert (facts.status == PhraseStatus.SCORED).all(), (
         "a phrase without a right region is a miss, not left out"
     )
 
 
-def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextInput) -> None:
+def test_the_whole_image_is_no_answer_and_of_equals_the_first_counts(text: TextRowEncoder) -> None:
     own = row([[0, 0, 100, 100], LEFT, FAR, RIGHT], whole=True)
     gold = ([0, 0, 100, 100], LEFT)
     right, facts = hits(text, own, gold=gold, whole=True)
     # The head that looks at the whole image answers with the first of the others, which are equal.
     assert right == [True, True, False, False]
-    assert facts.chance[0] == pytest.approx(1 / 3) and facts.regions.tolist() == [3, 3]
+    assert facts.chance[0] == pytest.approx(1 / 3) and facts.region_count.tolist() == [3, 3]
     right, facts = hits(text, row([[0, 0, 100, 100]], whole=True), gold=gold, whole=True)
-    assert right == [False] and facts.regions.tolist() == [0, 0] and not facts.possible.any()
+    assert (
+        right == [False]
+        and facts.region_count.tolist() == [0, 0]
+        and not facts.has_matching_region.any()
+    )
 
 
-def test_the_rule_takes_the_most_confident_region(text: TextInput) -> None:
+def test_the_rule_takes_the_most_confident_region(text: TextRowEncoder) -> None:
     _, facts = hits(text, row([FAR, LEFT, RIGHT], confidence=[0.5, 0.9, 0.9]))
-    assert facts.confident.all() and facts.ranked.all()
+    assert facts.confident_is_right.all() and facts.has_confidence.all()
     _, facts = hits(text, row([FAR, LEFT], confidence=[0.9, 0.9]))
-    assert not facts.confident.any() and not facts.ranked.any(), "no detector told them apart"
+    assert not facts.confident_is_right.any() and not facts.has_confidence.any(), (
+        "no detector told them apart"
+    )
     _, facts = hits(text, row([FAR, LEFT, RIGHT], True, [0.2, 0.1, 0.3]), whole=True)
-    assert facts.confident.all() and facts.ranked.all(), "the whole image is no candidate"
+    assert facts.confident_is_right.all() and facts.has_confidence.all(), (
+        "the whole image is no candidate"
+    )
 
 
-def test_where_a_phrase_is_asked(text: TextInput) -> None:
+def test_where_a_phrase_is_asked(text: TextRowEncoder) -> None:
     example = Example("t", "a naïve clown's 3 hats")
-    (sample,) = TextSamples([example], text).get([0])
-    words, whole = words_of(example.text, 2, 15)
+    (sample,) = TextDataset([example], text).get([0])
+    words, whole = words_in_span(example.text, 2, 15)
     assert (list(words), whole) == ([1, 2, 3, 4], True), "a, naïve, clown, ', s, 3, hats"
-    assert words_of(example.text, 2, 13) == (range(1, 3), True)
-    assert words_of(example.text, 2, 11) == (range(1, 3), False)
-    pieces, state = pieces_of(sample.text, range(1, 3))
-    assert state == PhraseStatus.ASKED and set(sample.text.word[pieces]) == {1, 2}
-    assert pieces[-1] + 1 == np.flatnonzero(sample.text.word == 3)[0]
-    (cut,) = TextSamples([example], TextInput(toys.bert_words(), 8)).get([0])
-    assert cut.dropped
-    last = int(cut.text.word.max())
-    assert pieces_of(cut.text, range(0, last), cut.dropped)[1] == PhraseStatus.ASKED
+    assert words_in_span(example.text, 2, 13) == (range(1, 3), True)
+    assert words_in_span(example.text, 2, 11) == (range(1, 3), False)
+    pieces, state = tokens_of_words(sample.text, range(1, 3))
+    assert state == PhraseStatus.SCORED and set(sample.text.word_ids[pieces]) == {1, 2}
+    assert pieces[-1] + 1 == np.flatnonzero(sample.text.word_ids == 3)[0]
+    (cut,) = TextDataset([example], TextRowEncoder(toys.bert_words(), 8)).get([0])
+    assert cut.truncated_tokens
+    last = int(cut.text.word_ids.max())
+    assert tokens_of_words(cut.text, range(0, last), cut.truncated_tokens)[1] == PhraseStatus.SCORED
     for words in (range(0, last + 1), range(last + 1, last + 2)):  # perhaps cut, and cut
-        assert pieces_of(cut.text, words, cut.dropped)[1] == PhraseStatus.CUT
+        assert tokens_of_words(cut.text, words, cut.truncated_tokens)[1] == PhraseStatus.TRUNCATED
     for start, stop in ((3, 3), (4, 2), (-1, 3), (20, 23), (1, 2)):
         with pytest.raises(InputError, match=f"from character {start} to {stop} is no part of "):
-            words_of(example.text, start, stop)
+            words_in_span(example.text, start, stop)
 
 
 def test_phrases_that_cannot_be_asked_are_counted_and_cost_the_others_nothing(
-    text: TextInput,
+    text: TextRowEncoder,
 ) -> None:
-    short = TextInput(toys.bert_words(), 10)
+    short = TextRowEncoder(toys.bert_words(), 10)
     example = Example("t", "a dog \u200b and the café owner throws a ball", images=("i",))
     asked = [phrase(example, words, LEFT) for words in ("a dog", "a do", "\u200b", "a ball")]
     samples = samples_of([example], {"i": row([LEFT, FAR])}, short)
-    grounding = HeadGrounding([asked], FLICKR30K.mark, [0])
-    read_here([AttentionPass(Pointing(2, 2), lambda: samples, [grounding])])
+    grounding = HeadGrounding([asked], FLICKR30K.label_regions, [0])
+    run_passes_here([AttentionPass(Pointing(2, 2), lambda: samples, [grounding])])
     found = grounding.result()
     states = [
-        PhraseStatus.ASKED,
+        PhraseStatus.SCORED,
         PhraseStatus.SPLITS_WORD,
-        PhraseStatus.NO_PIECES,
-        PhraseStatus.CUT,
+        PhraseStatus.NO_TOKENS,
+        PhraseStatus.TRUNCATED,
     ]
-    assert found.facts.state.tolist() == states
-    assert found.hits.tolist() == [[True, False] * 2, *[[False] * 4] * 3]
+    assert found.baselines.status.tolist() == states
+    assert found.is_right.tolist() == [[True, False] * 2, *[[False] * 4] * 3]
     assert np.isnan(found.means[1]).all(), "no phrase in the other half"
     away = PhraseSpan(replace(asked[0].example, id="t-3"), 30, 300)
     with pytest.raises(
         InputError, match=r"^t-3: a phrase from character 30 to 300 is no part of"
     ) as told:
-        read_here(
+        run_passes_here(
             [
                 AttentionPass(
-                    Pointing(1, 2), lambda: samples, [HeadGrounding([[away]], FLICKR30K.mark, [0])]
+                    Pointing(1, 2),
+                    lambda: samples,
+                    [HeadGrounding([[away]], FLICKR30K.label_regions, [0])],
                 )
             ]
         )
     assert "\n" not in str(told.value)
 
 
-def test_regions_without_attention_are_refused(text: TextInput) -> None:
+def test_regions_without_attention_are_refused(text: TextRowEncoder) -> None:
     class Blind(Told):
         def weights(self, name: str, layer: int, size: int) -> np.ndarray:
             made = np.zeros((self.heads, size, size), np.float32)
@@ -373,15 +410,19 @@ def test_regions_without_attention_are_refused(text: TextInput) -> None:
     with pytest.raises(
         InputError, match=r"^t: layer 0 has a head that gives its regions no attention"
     ):
-        read_here(
-            [AttentionPass(Blind(), lambda: samples, [HeadGrounding(asked, FLICKR30K.mark, [0])])]
+        run_passes_here(
+            [
+                AttentionPass(
+                    Blind(), lambda: samples, [HeadGrounding(asked, FLICKR30K.label_regions, [0])]
+                )
+            ]
         )
-    grounding = HeadGrounding(asked, FLICKR30K.mark, [0])
-    read_here([AttentionPass(Deaf(), lambda: samples, [grounding])])
+    grounding = HeadGrounding(asked, FLICKR30K.label_regions, [0])
+    run_passes_here([AttentionPass(Deaf(), lambda: samples, [grounding])])
     with pytest.raises(InputError, match="no text that looks at regions"):
         grounding.result()
     with pytest.raises(InputError, match="there are no samples"):
-        read_here([AttentionPass(Told(), lambda: samples_of([], {}, text), [])])
+        run_passes_here([AttentionPass(Told(), lambda: samples_of([], {}, text), [])])
 
 
 # -- controls ----------------------------------------------------------------------------------------------------------
@@ -389,16 +430,16 @@ def test_regions_without_attention_are_refused(text: TextInput) -> None:
 
 def test_every_image_gets_another_ones_looks_and_keeps_its_boxes() -> None:
     images = [f"image{n}" for n in range(9)] * 2
-    partner = partners(images, 0)
+    partner = shuffle_images(images, 0)
     assert sorted(partner) == sorted(partner.values()) == sorted(set(images))
     assert all(one != other for one, other in partner.items())
-    assert partner == partners(images, 0) != partners(images, 1)
+    assert partner == shuffle_images(images, 0) != shuffle_images(images, 1)
     with pytest.raises(InputError, match="1 image: there is no other one"):
-        partners(["a", "a"], 0)
+        shuffle_images(["a", "a"], 0)
     three, two = row([BOTH, LEFT, FAR, RIGHT], whole=True), row([FAR, LEFT])
     store = OtherImageStore(toys.Shelf({"a": three, "b": two}), {"a": "b", "b": "a"})
     seen = store["a"]
-    assert (seen.boxes == three.boxes).all() and (seen.whole == three.whole).all()
+    assert (seen.boxes == three.boxes).all() and (seen.is_whole_image == three.is_whole_image).all()
     assert seen.features[1:].argmax(1).tolist() == [0, 1, 0], "the other's, again from the first"
     assert (seen.features[0] == two.features.mean(0)).all()
     assert store["b"].features.argmax(1).tolist() == [1, 2], "not the other's whole image"
@@ -409,12 +450,14 @@ class Looking(Told):
     """Head 0 finds the region whose looks the phrase names; head 1 always takes the first; head 2 looks at text."""
 
     def forward(self, batch: Batch, attention: Any) -> EncoderOutput:
-        places = Places.join(places_of_text(batch.text), places_of_regions(batch.regions))
-        size = places.holds.shape[1]
+        places = SequencePositions.concatenate(
+            text_positions(batch.text), region_positions(batch.regions)
+        )
+        size = places.kinds.shape[1]
         count = batch.regions.features.shape[1]
         weights = torch.full((len(batch), 3, size, size), 0.001)
         looks = batch.regions.features.argmax(-1)
-        named = (batch.text.word % 4).unsqueeze(-1) == looks[:, None]
+        named = (batch.text.word_ids % 4).unsqueeze(-1) == looks[:, None]
         weights[:, 0, :-count, -count:] += named.float()
         weights[:, 1, :, -count] += 1
         weights[:, 2, :, 0] += 1
@@ -423,7 +466,7 @@ class Looking(Told):
         return EncoderOutput()
 
 
-def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
+def looked_at(text: TextRowEncoder, others: bool) -> tuple[GroundingResult, list[str]]:
     """40 images of four things in four places, in any order; each phrase, a word, names one by its number."""
     rng = np.random.default_rng(1)
     spots = [LEFT, RIGHT, FAR, [60, 60, 100, 100]]
@@ -440,22 +483,24 @@ def looked_at(text: TextInput, others: bool) -> tuple[Hits, list[str]]:
     images = list(store)
     shelf: Any = toys.Shelf(store)
     if others:
-        shelf = OtherImageStore(shelf, partners(images, 0))
-    samples = RegionSamples(TextSamples(examples, text), shelf)
-    half_of = halves(images, 0)
-    grounding = HeadGrounding(phrases, FLICKR30K.mark, [half_of[image] for image in images])
-    read_here([AttentionPass(Looking(), lambda: samples, [grounding])])
+        shelf = OtherImageStore(shelf, shuffle_images(images, 0))
+    samples = RegionDataset(TextDataset(examples, text), shelf)
+    half_of = assign_halves(images, 0)
+    grounding = HeadGrounding(
+        phrases, FLICKR30K.label_regions, [half_of[image] for image in images]
+    )
+    run_passes_here([AttentionPass(Looking(), lambda: samples, [grounding])])
     return grounding.result(), images
 
 
-def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextInput) -> None:
+def test_a_head_that_looks_falls_to_chance_before_other_images(text: TextRowEncoder) -> None:
     found, images = looked_at(text, False)
     null, _ = looked_at(text, True)
-    half_of = halves(images, 0)
+    half_of = assign_halves(images, 0)
     assert sum(half_of.values()) == 20
     half = np.array([half_of[image] for image in images])
     kinds = [("even",) if n % 2 == 0 else ("odd",) for n in range(40)]
-    told = Board(found, np.arange(40), half, kinds, 0.2, 0, null).report()
+    told = HeadLeaderboard(found, np.arange(40), half, kinds, 0.2, 0, null).report()
     assert told["chosen"] == ["0-0", "0-0"] and told["active_heads"] == 2
     assert told["held_out"] == {"value": 100.0, "interval": [100.0, 100.0]}
     assert told["chance"]["value"] == 25 and told["upper_bound"]["value"] == 100
@@ -476,7 +521,8 @@ def test_random_weights_are_other_weights_and_always_the_same() -> None:
     trained, one, two, three = (toys.seer() for _ in range(4))
     before = {name: value.clone() for name, value in trained.state_dict().items()}
     drawn = [
-        untrained(model, seed).state_dict() for model, seed in ((one, 0), (two, 0), (three, 1))
+        randomize_weights(model, seed).state_dict()
+        for model, seed in ((one, 0), (two, 0), (three, 1))
     ]
     for name, value in before.items():
         assert torch.equal(drawn[0][name], drawn[1][name])
@@ -490,13 +536,13 @@ def test_random_weights_are_other_weights_and_always_the_same() -> None:
 # -- the best of many --------------------------------------------------------------------------------------------------
 
 
-def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -> Board:
+def board(hits: np.ndarray, half: np.ndarray, active: np.ndarray, **more: Any) -> HeadLeaderboard:
     count, heads = hits.shape
     ones = np.ones(count, bool)
-    facts = Facts(np.zeros(count, int), ones, ones, ones * 0.5, ones, ones * 2)
+    facts = PhraseBaselines(np.zeros(count, int), ones, ones, ones * 0.5, ones, ones * 2)
     means = np.stack([np.stack([a, a, a], -1) for a in active])
-    found = Hits(facts, hits, means, [("self", n, 0) for n in range(heads)])
-    return Board(found, np.arange(count), half, [()] * count, 0.2, 0, **more)
+    found = GroundingResult(facts, hits, means, [("self", n, 0) for n in range(heads)])
+    return HeadLeaderboard(found, np.arange(count), half, [()] * count, 0.2, 0, **more)
 
 
 def test_heads_are_chosen_on_one_half_and_scored_on_the_other() -> None:
@@ -536,13 +582,13 @@ def test_sums_do_not_depend_on_the_order() -> None:
     values = np.random.default_rng(0).normal(size=(1000, 3)) * 100
     totals = []
     for order in (np.arange(1000), np.random.default_rng(1).permutation(1000)):
-        parts = Sums(2, 3), Sums(2, 3)
+        parts = ExactSums(2, 3), ExactSums(2, 3)
         for place in order:
             parts[place % 2].add(1, values[place])
-        parts[0].merge([part.kept() for part in parts])
+        parts[0].merge([part.local_result() for part in parts])
         totals.append(parts[0].values())
     assert (totals[0] == totals[1]).all() and totals[0][1] == pytest.approx(values.sum(0))
-    rows = BySample()
+    rows = RaggedSampleArrays()
     rows.put(5, 0, np.ones(2))
     with pytest.raises(InputError, match="sample 5: layer 2 was told out of its turn"):
         rows.put(5, 2, np.ones(2))
@@ -585,7 +631,7 @@ def run(place: Path, out: Path, *more: str) -> int:
 
 
 def test_the_command_writes_a_table_of_all_heads(place: Path, tmp_path: Path, capsys: Any) -> None:
-    assert run(place, tmp_path / "out", "--active", "0.1") == 0
+    assert run(place, tmp_path / "out", "--min-region-attention", "0.1") == 0
     shown = capsys.readouterr().out
     assert "heads count from 0" in shown and "the region of highest confidence" in shown
     told = json.loads((tmp_path / "out/result.json").read_text())
@@ -607,11 +653,21 @@ def test_the_command_writes_a_table_of_all_heads(place: Path, tmp_path: Path, ca
     assert [float(one["accuracy"]) for one in table] == [one["accuracy"] for one in told["heads"]]
     page = (tmp_path / "out/heads.md").read_text()
     assert page.startswith("All heads; layers and heads count from 0.") and page.count("\n|") == 6
-    assert run(place, tmp_path / "out", "--active", "0.1") == 0, "a finished run is shown again"
+    assert run(place, tmp_path / "out", "--min-region-attention", "0.1") == 0, (
+        "a finished run is shown again"
+    )
     assert capsys.readouterr().out == shown
     few = tmp_path / "few"
     assert (
-        run(place, few, "--no-unrelated", "--no-other-images", "--query", "mean", "--untrained")
+        run(
+            place,
+            few,
+            "--no-include-unrelated-captions",
+            "--no-shuffled-images-control",
+            "--query",
+            "mean",
+            "--untrained",
+        )
         == 0
     )
     told = json.loads((few / "result.json").read_text())
@@ -634,7 +690,7 @@ def test_refcocos_expressions_are_phrases(place: Path, tmp_path: Path) -> None:
     writer.write(0, rows)
     writer.close({"source": "test"})
     flags = ("--task", "refcoco+", "--data", f"{tmp_path}/data", "--regions", f"{tmp_path}/store")
-    assert run(place, tmp_path / "out", *flags, "--active", "0") == 0
+    assert run(place, tmp_path / "out", *flags, "--min-region-attention", "0") == 0
     told = json.loads((tmp_path / "out/result.json").read_text())
     assert (told["counts"]["asked"], told["kinds"], told["upper_bound"]["value"]) == (3, {}, 100)
 
@@ -652,10 +708,13 @@ def _three(seed: int) -> tuple[np.ndarray, ...]:
         (("--task", "vqa"), "--task vqa: its answers are no regions; expected flickr30k, refcoco+"),
         (("--split", "dev"), "dev.txt: "),
         (("--images", "."), "this model reads stored features, no pixels; leave out --images"),
-        (("--active", "1.5"), "--active = 1.5, expected 0 to 1"),
-        (("--at-once", "0"), "--at-once = 0, expected at least 1"),
+        (("--min-region-attention", "1.5"), "--min-region-attention = 1.5, expected 0 to 1"),
+        (("--batch", "0"), "--batch = 0, expected at least 1"),
         (("--processes", "0"), "--processes = 0, expected at least 1"),
-        (("--task", "refcoco+", "--no-unrelated"), "--no-unrelated is for Flickr30k Entities"),
+        (
+            ("--task", "refcoco+", "--no-include-unrelated-captions"),
+            "--no-include-unrelated-captions is for Flickr30k Entities",
+        ),
         (("--max-length", "3"), "no phrase is left that heads could be asked for"),
         (("--regions", "{0}/nowhere"), "nowhere"),
         (("--data", ""), "heads needs --data"),

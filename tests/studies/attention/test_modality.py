@@ -31,46 +31,46 @@ from groundling.core.output_types import (
     RegionSelection,
     Regression,
 )
-from groundling.data.regions.samples import RegionOptions, RegionSamples
+from groundling.data.regions.samples import RegionDataset, RegionOptions
 from groundling.data.regions.store import ImageRegions, RegionWriter
-from groundling.data.samples import MappedSamples, TextInput, TextSamples
-from groundling.models.attention import AttentionMap, Places, PositionKind
+from groundling.data.samples import MappedDataset, TextDataset, TextRowEncoder
+from groundling.models.attention import AttentionMap, PositionKind, SequencePositions
 from groundling.models.clip import load_frozen_clip
 from groundling.models.heads import LM_HEAD, save_heads
+from groundling.objectives.image_text_matching import ImageTextMatching
 from groundling.objectives.masked_lm import MaskedLM
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.objectives.supervised import Supervised
-from groundling.settings.fields import configured
-from groundling.settings.inputs import OwnFile
-from groundling.settings.objectives import Targeted
+from groundling.objectives.supervised import SupervisedObjective
+from groundling.settings.fields import make_settings
+from groundling.settings.input_settings import TableTaskSettings
+from groundling.settings.objectives import TargetedDistillationSettings
 from groundling.studies.attention import attribution, selected_words
 from groundling.studies.attention.attribution import (
-    GIVEN,
+    INPUT_CONDITIONS,
     OutcomePass,
-    in_other_order,
-    strangers,
-    undefined,
-    with_texts,
-    without_looks,
-    without_words,
+    blank_words,
+    choose_swap_partners,
+    shuffle_words,
+    swap_texts,
+    undefined_reason,
+    zero_region_features,
 )
 from groundling.studies.attention.commands import MODALITY, ModalityConfig
+from groundling.studies.attention.forward_passes import AttentionBatch, ExactSums, run_passes_here
 from groundling.studies.attention.importance import (
     Bootstrap,
     ClsAttention,
-    Importance,
     ImportanceEstimate,
-    compared,
-    masses_of,
-    right_row,
+    ModalityImportance,
+    attention_by_modality,
+    compare_importance,
+    right_choice_row,
 )
 from groundling.studies.attention.inspected_models import (
-    HiddenWords,
+    HiddenWordsOutcome,
     MatchOutcome,
-    RightAnswer,
-    right_share,
+    RightAnswerOutcome,
+    right_answer_probability,
 )
-from groundling.studies.attention.passes import AttentionBatch, Sums, read_here
 from groundling.teachers.clip import ClipTeacher
 from groundling.vision_language.uniter import uniter
 from groundling.vision_language.visualbert import visualbert
@@ -86,9 +86,9 @@ P, T, S, R, W, A = (
 )
 
 
-def places(*rows: list[PositionKind]) -> Places:
+def places(*rows: list[PositionKind]) -> SequencePositions:
     holds = torch.tensor([[int(one) for one in row] for row in rows])
-    return Places(holds, torch.arange(holds.shape[1]).expand_as(holds))
+    return SequencePositions(holds, torch.arange(holds.shape[1]).expand_as(holds))
 
 
 def a_map(
@@ -107,10 +107,10 @@ def seen(*names: str, labels: Any = None, choices: int = 0) -> AttentionBatch:
     return AttentionBatch(Batch(names), samples, range(len(names)))
 
 
-def masses(*maps: AttentionMap, query: Any = "cls", **options: Any) -> Importance:
-    one = Importance(query)
+def masses(*maps: AttentionMap, query: Any = "cls", **options: Any) -> ModalityImportance:
+    one = ModalityImportance(query)
     for each in maps:
-        one.see(seen(*(f"s{n}" for n in range(options.pop("count", 1))), **options), each)
+        one.consume(seen(*(f"s{n}" for n in range(options.pop("count", 1))), **options), each)
     return one
 
 
@@ -144,7 +144,7 @@ def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
     rows = [[S, T, T, S, P, R, R, P], [S, T, S, P, P, W, R, R]]
     real = torch.tensor([[one != P for one in row] for row in rows])
     weights = torch.randn(2, 3, 8, 8).masked_fill(~real[:, None, None], -torch.inf).softmax(-1)
-    found = masses_of(a_map(weights, *rows), query)
+    found = attention_by_modality(a_map(weights, *rows), query)
     one = masses(a_map(weights, *rows), query=query, count=2)
     kinds = {0: (R, W), 1: (T,), 2: (S, A)}
     for n, row in enumerate(rows):
@@ -163,15 +163,15 @@ def test_masses_of_random_attention_by_a_plain_loop(query: Any) -> None:
 def test_choices_count_as_one_example_and_the_right_one_is_looked_at() -> None:
     weights = torch.rand(4, 2, 4, 4).softmax(-1)
     rows = [[S, T, S, R]] * 4
-    one, looks = Importance(), ClsAttention()
+    one, looks = ModalityImportance(), ClsAttention()
     for consumer in (one, looks):
-        consumer.see(seen("a", "b", labels=[1, 0], choices=2), a_map(weights, *rows))
+        consumer.consume(seen("a", "b", labels=[1, 0], choices=2), a_map(weights, *rows))
     of_rows = weights[:, :, 0, 3]
     np.testing.assert_allclose(one.by_head[0, :, 0], of_rows.mean(0), rtol=1e-6)
     np.testing.assert_allclose(one.rows.stacked()[0, 0, 0], of_rows[:2].mean(), rtol=1e-6)
     np.testing.assert_allclose(looks.by_sample.rows[0][0], weights[1, :, 0].mean(0), rtol=1e-6)
     np.testing.assert_allclose(looks.by_sample.rows[1][0], weights[2, :, 0].mean(0), rtol=1e-6)
-    assert right_row(Sample("x", labels={"label": np.array(3)})) == 0
+    assert right_choice_row(Sample("x", labels={"label": np.array(3)})) == 0
 
 
 def test_layers_of_text_alone_are_passed_over_and_damage_is_named() -> None:
@@ -191,11 +191,11 @@ def test_processes_are_merged_in_the_order_of_samples() -> None:
     weights = torch.rand(4, 2, 4, 4).softmax(-1)
     rows = [[S, T, S, R]]
     whole = masses(a_map(weights, *rows * 4), count=4)
-    parts = [Importance() for _ in range(3)]
+    parts = [ModalityImportance() for _ in range(3)]
     for process, chosen in ((0, [1, 2]), (1, [0, 3])):
         some = replace(seen("x", "y"), places=chosen)
-        parts[process].see(some, a_map(weights[chosen], *rows * 2))
-    parts[2].merge([part.kept() for part in parts])
+        parts[process].consume(some, a_map(weights[chosen], *rows * 2))
+    parts[2].merge([part.local_result() for part in parts])
     np.testing.assert_array_equal(parts[2].rows.stacked(), whole.rows.stacked())
     np.testing.assert_array_equal(parts[2].uniform, whole.uniform)
     np.testing.assert_allclose(parts[2].by_head, whole.by_head, atol=1e-9)
@@ -205,15 +205,15 @@ def test_processes_are_merged_in_the_order_of_samples() -> None:
 # -- intervals and comparisons -----------------------------------------------------------------------------------------
 
 
-def planted(visual: float, seed: int, layers: int = 2) -> Importance:
+def planted(visual: float, seed: int, layers: int = 2) -> ModalityImportance:
     """Masses of 60 examples of 30 images around a visual share."""
     rng = np.random.default_rng(seed)
-    one = Importance()
+    one = ModalityImportance()
     one.layers.numbers = list(range(layers))
     for layer in range(layers):
         share = visual + rng.normal(0, 0.01, (60, 3))
         rows = np.stack([share, 0.9 - share, np.full((60, 3), 0.1)], -1)
-        one.heads.append(Sums(3, 3))
+        one.heads.append(ExactSums(3, 3))
         one.heads[layer].add(slice(None), rows.sum(0))
         one.rows.put(range(60), layer, rows.mean(1))
     one.even.put(range(60), 0, np.array([[0.5, 0.4, 0.1]] * 60))
@@ -226,10 +226,10 @@ def test_a_planted_difference_is_found() -> None:
         ImportanceEstimate(planted(share, n), Bootstrap(images, 0))
         for n, share in enumerate((0.3, 0.35))
     )
-    numbers = before.numbers()
+    numbers = before.to_json()
     assert numbers["overall"]["gap"]["mean"] == pytest.approx(0.3, abs=0.01)
     assert numbers["ratio"]["visual"]["mean"] == pytest.approx(0.6, abs=0.02)
-    found = compared(before, after)
+    found = compare_importance(before, after)
     for name, expected in {"visual": 0.05, "textual": -0.05, "special": 0, "gap": -0.1}.items():
         for row in (found["overall"], *found["by_layer"]):
             assert row[name]["mean"] == pytest.approx(expected, abs=0.01)
@@ -237,8 +237,14 @@ def test_a_planted_difference_is_found() -> None:
     assert found["relative"]["gap_size"]["mean"] == pytest.approx(-1 / 3, abs=0.02)
     assert found["relative"]["gap_size"]["high"] < 0
     assert found["relative"]["visual"]["mean"] == pytest.approx(1 / 6, abs=0.02)
-    assert compared(before, before)["overall"]["gap"] == {"mean": 0.0, "low": 0.0, "high": 0.0}
-    deeper = compared(before, ImportanceEstimate(planted(0.3, 1, layers=3), Bootstrap(images, 0)))
+    assert compare_importance(before, before)["overall"]["gap"] == {
+        "mean": 0.0,
+        "low": 0.0,
+        "high": 0.0,
+    }
+    deeper = compare_importance(
+        before, ImportanceEstimate(planted(0.3, 1, layers=3), Bootstrap(images, 0))
+    )
     assert "by_layer" not in deeper and "by_head" not in deeper
 
 
@@ -261,32 +267,41 @@ def test_the_share_of_what_is_right() -> None:
     softmax = out.softmax(1)
     label = torch.tensor([2, 0])
     own = torch.stack([softmax[0, 2], softmax[1, 0]])
-    torch.testing.assert_close(right_share(out, label, Classification(("a", "b", "c"))), own)
-    torch.testing.assert_close(right_share(out, label, MultipleChoice(("0", "1", "2"))), own)
+    torch.testing.assert_close(
+        right_answer_probability(out, label, Classification(("a", "b", "c"))), own
+    )
+    torch.testing.assert_close(
+        right_answer_probability(out, label, MultipleChoice(("0", "1", "2"))), own
+    )
     pairs = torch.stack([torch.zeros(2, 3), out], -1).flatten(1)
     torch.testing.assert_close(
-        right_share(pairs, label, MultipleChoice(("0", "1", "2"), "each")), own
+        right_answer_probability(pairs, label, MultipleChoice(("0", "1", "2"), "each")), own
     )
     soft = torch.tensor([[[2, 1.0], [0, 0.3]], [[-100, -100], [1, 0.0]]])
-    found = right_share(out, soft, OpenAnswer(("a", "b", "c")))
+    found = right_answer_probability(out, soft, OpenAnswer(("a", "b", "c")))
     assert found[0] == softmax[0, 2] and found[1].isnan()
     regions = torch.tensor([[1, 0, -100], [0, 0, 0]])
-    found = right_share(out, regions, RegionSelection())
+    found = right_answer_probability(out, regions, RegionSelection())
     torch.testing.assert_close(found[0], out[0, :2].softmax(0)[0])
     assert found[1].isnan()
-    assert right_share(torch.tensor([[1.5]]), torch.tensor([1.0]), Regression()).item() == -0.25
+    assert (
+        right_answer_probability(torch.tensor([[1.5]]), torch.tensor([1.0]), Regression()).item()
+        == -0.25
+    )
 
 
 def test_only_metrics_that_are_means_are_told() -> None:
-    objective = Supervised(toys.seer().sizes, form=Classification(("a", "b")))
-    assert RightAnswer(objective, (ACCURACY, F1)).names[1:] == ("accuracy",)
+    objective = SupervisedObjective(toys.seer().sizes, output_type=Classification(("a", "b")))
+    assert RightAnswerOutcome(objective, (ACCURACY, F1)).names[1:] == ("accuracy",)
 
 
 # -- other inputs ------------------------------------------------------------------------------------------------------
 
 
 def row(text: str = "two dogs chase a naïve clown [MASK]", pair: str | None = None) -> Sample:
-    (sample,) = TextSamples([Example("e", text, pair)], TextInput(toys.bert_words(), 40)).get([0])
+    (sample,) = TextDataset([Example("e", text, pair)], TextRowEncoder(toys.bert_words(), 40)).get(
+        [0]
+    )
     return sample
 
 
@@ -299,44 +314,54 @@ def test_blank_and_shuffled_texts() -> None:
     words = toys.bert_words()
     kept = words.all_special_ids
     own = row(pair="a girl waits on the beach")
-    blank = text_of(without_words(kept)(own))
+    blank = text_of(blank_words(kept)(own))
     before = text_of(own)
-    is_kept = np.isin(before.ids, kept)
+    is_kept = np.isin(before.input_ids, kept)
     assert is_kept.sum() == 4, "[CLS], [MASK] and two [SEP]"
-    assert (blank.ids[is_kept] == before.ids[is_kept]).all()
-    assert (blank.ids[~is_kept] == words.pad_token_id).all() and len(blank.ids) == len(before.ids)
-    other = text_of(in_other_order(kept, 0)(own))
-    assert (other.ids != before.ids).any()
-    assert (other.ids[is_kept] == before.ids[is_kept]).all()
-    assert (other.types == before.types).all()
-    for number in np.unique(before.word[~is_kept]):
-        assert (other.ids[other.word == number] == before.ids[before.word == number]).all()
-        assert (np.diff(np.flatnonzero(other.word == number)) == 1).all(), "in one piece"
-    again = text_of(in_other_order(kept, 0)(own))
-    assert (again.ids == other.ids).all()
+    assert (blank.input_ids[is_kept] == before.input_ids[is_kept]).all()
+    assert (blank.input_ids[~is_kept] == words.pad_token_id).all() and len(blank.input_ids) == len(
+        before.input_ids
+    )
+    other = text_of(shuffle_words(kept, 0)(own))
+    assert (other.input_ids != before.input_ids).any()
+    assert (other.input_ids[is_kept] == before.input_ids[is_kept]).all()
+    assert (other.token_type_ids == before.token_type_ids).all()
+    for number in np.unique(before.word_ids[~is_kept]):
+        assert (
+            other.input_ids[other.word_ids == number] == before.input_ids[before.word_ids == number]
+        ).all()
+        assert (np.diff(np.flatnonzero(other.word_ids == number)) == 1).all(), "in one piece"
+    again = text_of(shuffle_words(kept, 0)(own))
+    assert (again.input_ids == other.input_ids).all()
 
 
 def test_a_stranger_has_another_text_and_image() -> None:
     texts = [("a", "i"), ("a", "j"), ("b", "i"), ("b", "j"), ("c", "k")]
     examples = [Example(str(n), text, images=(image,)) for n, (text, image) in enumerate(texts)]
-    found = strangers(examples, 0)
+    found = choose_swap_partners(examples, 0)
     for example, other in zip(examples, found, strict=True):
         assert examples[other].text != example.text and examples[other].images != example.images
-    swapped = with_texts(examples, found)
+    swapped = swap_texts(examples, found)
     assert [one.images for one in swapped] == [one.images for one in examples]
     with pytest.raises(InputError, match="0: no other example"):
-        strangers(examples[:2], 0)
+        choose_swap_partners(examples[:2], 0)
 
 
 def test_what_cannot_be_asked_is_said() -> None:
-    plain, tagged = Example("a", "x"), Example("b", "x", objects=2)
-    hidden = HiddenWords(MaskedLM(toys.seer().sizes, mask_id=4))
-    right = RightAnswer(Supervised(toys.seer().sizes, form=RegionSelection()))
+    plain, tagged = Example("a", "x"), Example("b", "x", object_count=2)
+    hidden = HiddenWordsOutcome(MaskedLM(toys.seer().sizes, mask_id=4))
+    right = RightAnswerOutcome(
+        SupervisedObjective(toys.seer().sizes, output_type=RegionSelection())
+    )
 
     def asked(outcome: Any, form: Any, example: Example) -> set[str]:
-        return {one.name for one in GIVEN if not undefined(one, outcome, form, [example])}
+        return {
+            one.name
+            for one in INPUT_CONDITIONS
+            if not undefined_reason(one, outcome, form, [example])
+        }
 
-    every = {one.name for one in GIVEN}
+    every = {one.name for one in INPUT_CONDITIONS}
     assert asked(right, Classification(("a",)), plain) == every
     assert every - asked(right, RegionSelection(), plain) == {"image swapped"}
     assert every - asked(right, Classification(("a",)), tagged) == {"image swapped"}
@@ -352,7 +377,7 @@ def test_what_cannot_be_asked_is_said() -> None:
 def seer():
     model = toys.seer().eval()
     torch.manual_seed(3)
-    return model, SentenceImage(model.sizes).eval()
+    return model, ImageTextMatching(model.sizes).eval()
 
 
 def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> None:
@@ -361,18 +386,20 @@ def test_attributions_add_up_to_what_the_answer_loses_on_a_blank_input(seer) -> 
     outcome = MatchOutcome(head)
     explained = attribution.AttributionPass(model, outcome, lambda: samples, 2, 24)
     kept = model.text.tokenizer.all_special_ids
-    blank = MappedSamples(MappedSamples(samples, without_looks(12)), without_words(kept))
+    blank = MappedDataset(MappedDataset(samples, zero_region_features(12)), blank_words(kept))
     asked = [OutcomePass(model, outcome, lambda some=some: some, 2) for some in (samples, blank)]
-    read_here([explained, *asked])
+    run_passes_here([explained, *asked])
     own, none = (one.values[:, 0] for one in asked)
     found = explained.attributions
     np.testing.assert_allclose([one.change for one in found], own - none, atol=1e-5)
     for one, sample in zip(found, samples.get(range(3), ()), strict=True):
-        assert abs(one.rest) < 0.02 * max(abs(one.change), 0.05)
+        assert abs(one.residual) < 0.02 * max(abs(one.change), 0.05)
         total = one.pieces.sum() + one.regions.sum()
-        assert total + one.rest == pytest.approx(one.change, abs=1e-5)
-        assert len(one.regions) == len(sample.regions) and len(one.pieces) == len(sample.text.ids)
-        assert not one.pieces[sample.text.special].any() and one.regions.all()
+        assert total + one.residual == pytest.approx(one.change, abs=1e-5)
+        assert len(one.regions) == len(sample.regions) and len(one.pieces) == len(
+            sample.text.input_ids
+        )
+        assert not one.pieces[sample.text.special_tokens_mask].any() and one.regions.all()
 
 
 @pytest.mark.parametrize("join", [visualbert, vlbert, uniter])
@@ -381,22 +408,22 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
     words = toys.bert_words()
     model = join(toys.bert(len(words)), words, width=12).eval()
     torch.manual_seed(3)
-    for weights in model.join.parameters():
+    for weights in model.embeddings.parameters():
         torch.nn.init.normal_(weights, std=0.3)
-    head = SentenceImage(model.sizes).eval()
-    texts = TextSamples([Example("a", "a naïve dog", images=("a",))], TextInput(words, 40))
-    samples = RegionSamples(
-        texts, toys.Shelf({"a": toys.regions(0, 3)}), RegionOptions(model.whole)
+    head = ImageTextMatching(model.sizes).eval()
+    texts = TextDataset([Example("a", "a naïve dog", images=("a",))], TextRowEncoder(words, 40))
+    samples = RegionDataset(
+        texts, toys.Shelf({"a": toys.regions(0, 3)}), RegionOptions(model.reads_whole_image)
     )
     explained = attribution.AttributionPass(model, MatchOutcome(head), lambda: samples, 1, 6)
-    read_here([explained])
+    run_passes_here([explained])
     (found,) = explained.attributions
     (sample,) = samples.get([0], ())
     batch = collate([sample])
     features = batch.regions.features
     table = model.word_embeddings().weight.detach()
-    words = table[batch.text.ids[0]]
-    start = torch.where(batch.text.special[0][:, None], words, table[0])
+    words = table[batch.text.input_ids[0]]
+    start = torch.where(batch.text.special_tokens_mask[0][:, None], words, table[0])
     grad_words, grad_regions = torch.zeros_like(words), torch.zeros_like(features)
     embed = model.word_embeddings()
     for place, weight in zip(*np.polynomial.legendre.leggauss(6), strict=True):
@@ -406,7 +433,7 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
         looks = (share * features).requires_grad_()
         hook = embed.register_forward_hook(lambda *_, at=at: at[None])
         moved = replace(batch, regions=replace(batch.regions, features=looks))
-        logits = head.read(model(moved), moved)
+        logits = head.compute_logits(model(moved), moved)
         hook.remove()
         a, b = torch.autograd.grad((logits[:, 1] - logits[:, 0]).sum(), [at, looks])
         grad_words, grad_regions = grad_words + a * weight / 2, grad_regions + b * weight / 2
@@ -417,43 +444,43 @@ def test_attributions_by_a_plain_sum_along_the_line(join: Any) -> None:
 
 def test_agreement_with_attention() -> None:
     sample = row("red dog waits quietly")
-    word = text_of(sample).word
+    word = text_of(sample).word_ids
     sample = replace(sample, regions=toys.regions(0, 4))
     pieces = np.array([{-1: 9.0}.get(w, float(w)) / (word == w).sum() for w in word.tolist()])
     shares = attribution.Attribution(pieces, np.array([-4.0, 3, 2, 1]), 0, 0)
     of_words = np.array([5.0 if w < 0 else w / 10 / (word == w).sum() for w in word.tolist()])
     rising = np.concatenate([of_words, [4, 3, 2, 1]])
     looks = np.stack([rising, -rising])
-    found = attribution.agreement(looks, shares, sample)
+    found = attribution.attribution_agreement(looks, shares, sample)
     np.testing.assert_allclose(found[:2], [[1, 1], [-1, -1]])
     assert np.isnan(found[2]).all(), "the mean of layers is constant"
-    assert np.isnan(attribution.ranks_agree(np.arange(2), np.arange(2)))
+    assert np.isnan(attribution.rank_correlation(np.arange(2), np.arange(2)))
     expected = stats.spearmanr([3, 1, 2, 2], [1, 0, 5, 7]).statistic
-    assert attribution.ranks_agree(np.array([3, 1, 2, 2]), np.array([1, 0, 5, 7])) == expected
+    assert attribution.rank_correlation(np.array([3, 1, 2, 2]), np.array([1, 0, 5, 7])) == expected
 
 
 # -- selected words ----------------------------------------------------------------------------------------------------
 
 
 def test_attention_to_words_against_their_scores() -> None:
-    worth = selected_words.Worth(
+    worth = selected_words.WordScores(
         np.array([0.5, 0.4, 0.0, 0.1, 0.2]),
         np.array([True, True, False, True, True]),
         ("a", "b", ".", "c", "d"),
         "a b . c d",
     )
     attention = np.array([[0.4, 0.3, 0.9, 0.1, 0.2], [0.1, 0.2, 0.9, 0.4, 0.3]])
-    found = selected_words.agreement(attention, worth, 2)
+    found = selected_words.selection_agreement(attention, worth, 2)
     np.testing.assert_allclose(found[0], [1, 1, 0.5])
     np.testing.assert_allclose(found[1], [-1, 0, 0.5])
-    shown = selected_words.shown(worth, [attention])
+    shown = selected_words.example_scores(worth, [attention])
     assert shown["words"][2] == {"word": ".", "score": None, "attention": [0.9]}
     none = replace(worth, candidates=np.zeros(5, bool))
-    assert np.isnan(selected_words.agreement(attention, none, 2)).all()
+    assert np.isnan(selected_words.selection_agreement(attention, none, 2)).all()
     sample = row("red dogs wait")
-    word = text_of(sample).word
+    word = text_of(sample).word_ids
     looks = np.arange(float(len(word) + 3))[None]
-    of_words = selected_words.attention_of_words(looks, sample, 4)[0]
+    of_words = selected_words.sum_word_attention(looks, sample, 4)[0]
     assert of_words.tolist() == [sum(np.flatnonzero(word == w)) for w in range(4)]
 
 
@@ -474,7 +501,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
             model.join.projection.weight.normal_(std=0.2 * (number + 1))
         (folder / name).mkdir()
         model.export(folder / name)
-        heads = SentenceImage(model.sizes).saved()
+        heads = ImageTextMatching(model.sizes).saved_modules()
         if name == "headless":
             heads = {LM_HEAD: MaskedLM(model.sizes, mask_id=4).head}
         save_heads(folder / name, heads)
@@ -488,8 +515,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
         Image.new("RGB", (60, 40)).save(folder / "images" / f"{name}.jpg")
     homes.teacher(folder / "clip")
     CLIPImageProcessorPil(size={"shortest_edge": 16}, crop_size=16).save_pretrained(folder / "clip")
-    own = OwnFile(text="question", image="photo", label="answer")
-    config = configured(
+    own = TableTaskSettings(text="question", image="photo", label="answer")
+    config = make_settings(
         FinetuneConfig, model=str(folder / "one"), data=str(folder / "questions.csv")
     )
     config = replace(
@@ -504,7 +531,7 @@ def config_of(home: Path, **settings: Any) -> ModalityConfig:
     for name in ("model", "other", "data", "regions", "teacher", "teacher_images"):
         if settings.get(name):
             settings[name] = str(home / settings[name])
-    return configured(ModalityConfig, **settings)
+    return make_settings(ModalityConfig, **settings)
 
 
 def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: None) -> None:
@@ -514,7 +541,7 @@ def test_two_models_on_captions(home: Path, tmp_path: Path, capsys, in_process: 
         teacher="clip",
         teacher_images="images",
         explained=3,
-        line_points=2,
+        ig_steps=2,
         at_once=5,
     )
     result = MODALITY(config, tmp_path)
@@ -553,8 +580,8 @@ def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
     towers = load_frozen_clip(str(home / "clip"))
     texts = toys.sentences()
     examples = [Example(str(n), texts[n], images=(NAMES[n],)) for n in range(4)]
-    samples = TextSamples(examples, TextInput(toys.bert_words(), 40))
-    options = Targeted(teacher_images=str(home / "images"))
+    samples = TextDataset(examples, TextRowEncoder(toys.bert_words(), 40))
+    options = TargetedDistillationSettings(teacher_images=str(home / "images"))
     teacher = ClipTeacher(towers, {"clip_word"}, options).fit(samples)
     rows = samples.get(range(4))
     chosen = teacher.features(collate(teacher.inputs(rows)))["clip_word"].numpy()
@@ -566,13 +593,13 @@ def test_the_teachers_scores_are_those_by_which_it_selects(home: Path) -> None:
 def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     """Equal boxes make two rows equal; a change of nearly nothing asks for no more points."""
     model = toys.seer()
-    faint = SentenceImage(model.sizes)
+    faint = ImageTextMatching(model.sizes)
     with torch.no_grad():
         for weights in faint.parameters():
             weights.mul_(1e-3)
     (home / "faint").mkdir()
     model.export(home / "faint")
-    save_heads(home / "faint", faint.saved())
+    save_heads(home / "faint", faint.saved_modules())
     rng = np.random.default_rng(0)
     boxes = np.array([[0, 0, 1, 0.5], [0, 0.5, 1, 1]], np.float32)
     looks = rng.normal(size=(6, 2, 12)).astype(np.float32)
@@ -583,7 +610,7 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
     texts = ("a dog", "a cat", "a dog a")
     put(home / "few.tsv", "".join(f"{text}\t{NAMES[n]}.jpg\n" for n, text in enumerate(texts)))
     settings = {"model": "faint", "data": "few.tsv", "regions": "grid", "max_length": 5}
-    result = MODALITY(config_of(home, **settings, line_points=1), tmp_path)
+    result = MODALITY(config_of(home, **settings, ig_steps=1), tmp_path)
     (told,) = result["models"]
     assert 0 < told["attribution"]["rest_median"] < 0.01
     assert told["attribution"]["change_mean_size"] < 10 * told["attribution"]["rest_median"]
@@ -596,15 +623,15 @@ def test_notes_tell_what_would_mislead(home: Path, tmp_path: Path) -> None:
 
 
 def test_a_fine_tuned_model_is_asked_its_task(home: Path, tmp_path: Path) -> None:
-    config = config_of(home, model="tuned", data="questions.csv", explained=2, line_points=2)
+    config = config_of(home, model="tuned", data="questions.csv", explained=2, ig_steps=2)
     (model,) = MODALITY(config, tmp_path)["models"]
     assert model["inputs"]["measures"] == ["probability of the right answer", "accuracy"]
     values = {row["given"]: row["values"] for row in model["inputs"]["rows"]}
     assert 0 <= values["as it is"][1]["mean"] <= 1
     assert values["image swapped"][0]["mean"] != values["as it is"][0]["mean"]
-    with pytest.raises(InputError, match=r"--most-regions .*reads regions and texts as it learned"):
+    with pytest.raises(InputError, match=r"--max-regions .*reads regions and texts as it learned"):
         MODALITY(
-            config_of(home, model="tuned", data="questions.csv", most_regions=2), tmp_path / "b"
+            config_of(home, model="tuned", data="questions.csv", max_regions=2), tmp_path / "b"
         )
 
 

@@ -22,32 +22,32 @@ from homes import put
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.data.regions.store import ImageRegions, RegionWriter
-from groundling.data.samples import TextInput
+from groundling.data.samples import TextRowEncoder
 from groundling.data.shards import ProcessRank
 from groundling.data.text.parses import (
     ROOT,
     Parse,
     ParsedWord,
-    aligned,
-    parses_by,
+    align_parse,
+    format_conllu,
+    parse_texts,
     read_parses,
-    written,
 )
-from groundling.studies.attention.dependency_labels import Scheme, relabelled
+from groundling.studies.attention.dependency_labels import LabelScheme, relabel
+from groundling.studies.attention.forward_passes import AttentionPass, run_passes_here
 from groundling.studies.attention.grounding import PhraseStatus
-from groundling.studies.attention.passes import AttentionPass, read_here
 from groundling.studies.attention.syntax import (
     TABLE_2,
-    Arcs,
+    ArcGrounding,
     ParsedCaption,
     arcs_of,
-    matched,
-    questions,
+    make_arc_questions,
+    match_parses,
 )
 from groundling.studies.worlds.commands import WorldConfig
 from groundling.studies.worlds.data_sets import write_tasks
 from groundling.studies.worlds.world import World
-from groundling.tasks.flickr_entities import FLICKR30K, Caption, captions, read_caption
+from groundling.tasks.flickr_entities import FLICKR30K, EntitiesCaption, read_caption, read_captions
 
 BOX = np.array([[0.0, 0, 50, 50]])
 
@@ -68,11 +68,11 @@ def parse_of(
     return Parse(tuple(words), tuple(word.form for word in words), where, id, image)
 
 
-def caption_of(marked: str, image: str = "1", number: int = 0) -> Caption:
+def caption_of(marked: str, image: str = "1", number: int = 0) -> EntitiesCaption:
     boxes = {1: BOX, 2: BOX + 50, 3: BOX[:0]}
     text, phrases = read_caption(marked, boxes, "here")
     with_boxes = tuple(one for one in phrases if len(one.boxes))
-    return Caption(image, number, text, (100, 100), with_boxes, ())
+    return EntitiesCaption(image, number, text, (100, 100), with_boxes, ())
 
 
 def said(words: Sequence[ParsedWord]) -> str:
@@ -114,12 +114,12 @@ def test_a_file_is_read_with_tokens_of_several_words_and_without_empty_nodes(
         "They:4:nsubj do:4:aux n't:4:advmod see:0:root dogs:4:obj .:4:punct"
     )
     assert [word.tag for word in first.words] == ["PRON", "AUX", "RB", "VERB", "NOUN", "PUNCT"]
-    spans = aligned(first, "They don't see dogs.")
+    spans = align_parse(first, "They don't see dogs.")
     assert spans is not None
     assert spans.tolist() == [[0, 4], [5, 7], [7, 10], [11, 14], [15, 19], [19, 20]]
-    fused = aligned(second, "Du vin")
+    fused = align_parse(second, "Du vin")
     assert fused is not None and fused.tolist() == [[0, 2], [0, 2], [3, 6]]
-    put(tmp_path / "b.conllu", "\n".join([*written(first), *written(second)]))
+    put(tmp_path / "b.conllu", "\n".join([*format_conllu(first), *format_conllu(second)]))
     again = read_parses(tmp_path)
     assert [one.words for one in again] == [one.words for one in (first, second)] * 2
     assert again[2].tokens == first.tokens
@@ -140,7 +140,7 @@ def test_a_file_is_read_with_tokens_of_several_words_and_without_empty_nodes(
 )
 def test_words_are_found_by_their_characters(tokens: list[str], text: str, spans: Any) -> None:
     words = [ParsedWord(form, number - 1, "dep", "", number) for number, form in enumerate(tokens)]
-    found = aligned(parse_of(words), text)
+    found = align_parse(parse_of(words), text)
     assert (found if found is None else found.tolist()) == spans
 
 
@@ -217,33 +217,33 @@ CLEAR = {
 def test_labels_of_one_scheme_become_those_of_another(name: str) -> None:
     universal, stanford = SENTENCES[name]
     if stanford is None:
-        assert said(relabelled(tree(universal), STANFORD)) == universal
+        assert said(relabel(tree(universal), STANFORD)) == universal
         return
     for given in (universal, stanford, CLEAR.get(name)):
         if given is None:
             continue
         for scheme, expected in ((STANFORD, stanford), (UD, universal)):
-            told = said(relabelled(tree(given), scheme)).replace("ROOT", "root")
+            told = said(relabel(tree(given), scheme)).replace("ROOT", "root")
             assert told == said(tree(expected)), (given, scheme)
-    assert relabelled(tree(universal), "as-is") == tree(universal)
+    assert relabel(tree(universal), "as-is") == tree(universal)
 
 
 def test_what_goes_one_way_only() -> None:
     """A copula before a preposition; infinitives; subtypes without a name of their own; a preposition at the top."""
     near = "dog:4:nsubj is:4:cop near:4:case cat:0:root .:4:punct"
-    assert said(relabelled(tree(near), "stanford")) == (
+    assert said(relabel(tree(near), "stanford")) == (
         "dog:2:nsubj is:0:root near:2:prep cat:3:pobj .:2:punct"
     )
-    told = relabelled(tree("way:0:root to:3:mark run:1:acl here:3:advmod:lmod"), "stanford")
+    told = relabel(tree("way:0:root to:3:mark run:1:acl here:3:advmod:lmod"), "stanford")
     assert said(told) == "way:0:root to:3:mark run:1:infmod here:3:advmod"
     by = "seen:0:ROOT@VERB by:1:agent dogs:2:pobj"
-    assert said(relabelled(tree(by), "stanford")) == "seen:0:ROOT by:1:prep dogs:2:pobj"
-    assert said(relabelled(tree(by), "ud")) == "seen:0:ROOT by:3:case dogs:1:obl"
+    assert said(relabel(tree(by), "stanford")) == "seen:0:ROOT by:1:prep dogs:2:pobj"
+    assert said(relabel(tree(by), "ud")) == "seen:0:ROOT by:3:case dogs:1:obl"
     gives = "gives:0:ROOT@VERB him:1:dative to:1:dative dogs:3:pobj"
-    assert said(relabelled(tree(gives), "stanford")) == (
+    assert said(relabel(tree(gives), "stanford")) == (
         "gives:0:ROOT him:1:iobj to:1:prep dogs:3:pobj"
     )
-    assert said(relabelled(tree("on:0:ROOT benches:1:pobj"), "ud")) == "on:2:case benches:0:ROOT"
+    assert said(relabel(tree("on:0:ROOT benches:1:pobj"), "ud")) == "on:2:case benches:0:ROOT"
 
 
 # -- arcs --------------------------------------------------------------------------------------------------------------
@@ -252,8 +252,8 @@ DOG = "[/EN#1/animals a red dog] on [/EN#2/scene the grass] runs"
 DOG_TREE = "a:3:det red:3:amod dog:7:nsubj on:6:case the:6:det grass:3:nmod runs:0:root"
 
 
-def parsed(marked: str, words: str, scheme: Scheme = "stanford") -> ParsedCaption:
-    (one,) = matched([caption_of(marked)], [parse_of(tree(words))], scheme).parsed
+def parsed(marked: str, words: str, scheme: LabelScheme = "stanford") -> ParsedCaption:
+    (one,) = match_parses([caption_of(marked)], [parse_of(tree(words))], scheme).parsed
     return one
 
 
@@ -281,23 +281,23 @@ def parsed(marked: str, words: str, scheme: Scheme = "stanford") -> ParsedCaptio
     ],
 )
 def test_the_arcs_of_a_sentence_parsed_by_hand(
-    scheme: Scheme, others: bool, expected: str, passed: dict[str, int]
+    scheme: LabelScheme, others: bool, expected: str, passed: dict[str, int]
 ) -> None:
     """`>`: the phrase is the head of the other word, `<`: its dependent."""
     one = parsed(DOG, DOG_TREE, scheme)
     arcs, told = arcs_of(one, others)
     sign = {"head": ">", "dependent": "<"}
-    shown = [f"{arc.relation}{sign[arc.entity]}{one.words[arc.other].form}" for arc in arcs]
+    shown = [f"{arc.relation}{sign[arc.phrase_end]}{one.words[arc.other].form}" for arc in arcs]
     assert shown == expected.split() and told == passed
     assert all(arc.phrase.words == 3 for arc in arcs if one.words[arc.other].form in "a red")
 
 
 def test_what_heads_are_asked_of_an_arc() -> None:
-    asked = questions([parsed(DOG, DOG_TREE)])
+    asked = make_arc_questions([parsed(DOG, DOG_TREE)])
     (phrases,), (numbers,) = asked.phrases, asked.relations
     texts = [one.example.text[one.start : one.stop] for one in phrases]
     assert texts == ["runs", "a", "red", "on", "on", "the"]
-    boxes = [one.example.gold.boxes[0, 0] for one in phrases if one.example.gold]
+    boxes = [one.example.gold_boxes.boxes[0, 0] for one in phrases if one.example.gold_boxes]
     assert boxes == [0, 0, 0, 0, 50, 50]
     named = [asked.names[number] for number in numbers]
     assert asked.names[0] == ("det", "head") and named[0] == ("nsubj", "dependent")
@@ -307,7 +307,7 @@ def test_what_heads_are_asked_of_an_arc() -> None:
 def test_a_phrase_of_several_heads_is_counted_and_left_out() -> None:
     one = parsed("he saw [/EN#1/x dogs run]", "he:2:nsubj saw:0:root dogs:2:obj run:2:xcomp")
     assert arcs_of(one) == ([], Counter(phrases_of_several_heads=1))
-    assert questions([one]).examples == []
+    assert make_arc_questions([one]).examples == []
     one = parsed("[/EN#3/x dogs] run", "dogs:2:nsubj run:0:root")
     assert arcs_of(one) == ([], Counter()), "nothing is asked for a phrase without a box"
 
@@ -325,7 +325,7 @@ def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
         parse_of(tree("a:2:det pig:0:root"), id="12"),
         parse_of(tree(cat), image="99"),
     ]
-    found = matched(told, parses, "as-is")
+    found = match_parses(told, parses, "as-is")
     assert [one.words[0].relation for one in found.parsed] == ["det", "named", "image", "det"]
     assert found.unparsed == ["3#1"] and found.elsewhere == 2
     assert sorted(found.unaligned) == ["f, line 12: 'a cat'", "f, line 9: 'a cat'"]
@@ -335,11 +335,11 @@ def test_captions_find_their_parses_by_name_by_image_and_by_words() -> None:
 
 
 @pytest.fixture(scope="module")
-def text() -> TextInput:
-    return TextInput(toys.bert_words(), 40)
+def text() -> TextRowEncoder:
+    return TextRowEncoder(toys.bert_words(), 40)
 
 
-def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
+def test_every_head_on_every_arc_equals_plain_loops(text: TextRowEncoder) -> None:
     sentences = [
         (DOG, DOG_TREE),
         (
@@ -351,9 +351,9 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
     for number in range(8):
         marked, words = sentences[number % 2]
         caption = caption_of(marked, f"image{number % 5}", number)
-        (one,) = matched([caption], [parse_of(tree(words))], "stanford").parsed
+        (one,) = match_parses([caption], [parse_of(tree(words))], "stanford").parsed
         parses.append(one)
-    asked = questions(parses)
+    asked = make_arc_questions(parses)
     rng = np.random.default_rng(0)
     store = {f"image{n}": toys.regions(n, 2 + n) for n in range(5)}
     for row in store.values():
@@ -363,16 +363,16 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
     samples = samples_of(asked.examples, store, text, whole="first")
     model = Told()
 
-    def consumer() -> Arcs:
-        assert FLICKR30K.mark is not None
-        return Arcs(asked.phrases, FLICKR30K.mark, half, asked.relations)
+    def consumer() -> ArcGrounding:
+        assert FLICKR30K.label_regions is not None
+        return ArcGrounding(asked.phrases, FLICKR30K.label_regions, half, asked.relations)
 
     whole = consumer()
-    read_here([AttentionPass(model, lambda: samples, [whole], 3)])
+    run_passes_here([AttentionPass(model, lambda: samples, [whole], 3)])
     shares = [consumer(), consumer()]
     for rank, one in enumerate(shares):
-        AttentionPass(model, lambda: samples, [one], 3).read(ProcessRank(rank, 2))
-    shares[0].merge([one.kept() for one in shares])
+        AttentionPass(model, lambda: samples, [one], 3).run(ProcessRank(rank, 2))
+    shares[0].merge([one.local_result() for one in shares])
 
     hits: dict[int, list[list[bool]]] = {}
     mass: dict[tuple[int, int], list[list[float]]] = {}
@@ -380,21 +380,21 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
         (sample,) = samples.get([place], ())
         pieces, regions = sample.text, sample.regions
         assert pieces is not None and regions is not None
-        first = len(pieces.ids)
+        first = len(pieces.input_ids)
         size = first + len(regions)
         words = example.text.replace("ï", "i").split()
         for phrase, relation in zip(asked.phrases[place], asked.relations[place], strict=True):
             word = example.text[: phrase.start].count(" ")
             assert words[word] == example.text[phrase.start : phrase.stop].replace("ï", "i")
-            gold = phrase.example.gold
+            gold = phrase.example.gold_boxes
             assert gold is not None
             own_hits, own_mass = [], []
             for layer in range(LAYERS):
                 made = model.weights(sample.id, layer, size)
                 for head in range(HEADS):
                     sent = made[head] / made[head].sum(-1, keepdims=True)
-                    mean = sent[np.flatnonzero(pieces.word == word)].mean(0)[first:]
-                    mean[regions.whole] = 0
+                    mean = sent[np.flatnonzero(pieces.word_ids == word)].mean(0)[first:]
+                    mean[regions.is_whole_image] = 0
                     own_mass.append(float(mean.sum()))
                     box = regions.boxes[int(mean.argmax())] * 100
                     own_hits.append(bool(np.allclose(box, gold.boxes[0])))
@@ -404,7 +404,7 @@ def test_every_head_on_every_arc_equals_plain_loops(text: TextInput) -> None:
         assert len(found) == len(asked.names) == len(hits)
         for relation, one in enumerate(found):
             assert (one.hits == np.array(hits[relation])).all()
-            assert (one.facts.state == PhraseStatus.ASKED).all()
+            assert (one.facts.status == PhraseStatus.SCORED).all()
             for side in (0, 1):
                 expected = mass.get((relation, side))
                 if expected is None:
@@ -471,7 +471,7 @@ def test_spacy_and_stanza_are_asked_where_installed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, "spacy", _spacy())
-    (one,) = parses_by("spacy", ["any"])
+    (one,) = parse_texts("spacy", ["any"])
     assert said(one.words[:7]) == DOG_TREE and one.words[0].tag == "X"
     assert [said([word]) for word in one.words[7:9] + one.words[13:]] == [
         "a:10:det",
@@ -479,25 +479,25 @@ def test_spacy_and_stanza_are_asked_where_installed(
         "runs:7:parataxis",
     ]
     with pytest.raises(InputError, match=r"--parses spacy:xx: \[E050\] Can't find model 'xx'.$"):
-        parses_by("spacy:xx", ["any"])
+        parse_texts("spacy:xx", ["any"])
     monkeypatch.setitem(sys.modules, "spacy", _spacy(parsed=False))
     with pytest.raises(InputError, match="this pipeline has no parser"):
-        parses_by("spacy", ["any"])
+        parse_texts("spacy", ["any"])
     monkeypatch.setitem(sys.modules, "stanza", _stanza())
-    (one,) = parses_by("stanza", ["any"])
+    (one,) = parse_texts("stanza", ["any"])
     assert one.tokens == ("They", "don't")
     assert said(one.words) == "They:2:nsubj do:0:root n't:2:advmod"
     with pytest.raises(InputError, match=r"stanza:xx: Resources file not found; stanza.download"):
-        parses_by("stanza:xx", ["any"])
+        parse_texts("stanza:xx", ["any"])
     monkeypatch.setitem(sys.modules, "stanza", None)
     with pytest.raises(InputError, match="stanza is not installed; install it, or pass a CoNLL-U"):
-        parses_by("stanza", ["any"])
+        parse_texts("stanza", ["any"])
     monkeypatch.delitem(sys.modules, "stanza")
     monkeypatch.syspath_prepend(put(tmp_path / "stanza.py", "import udtools_of_nobody").parent)
     with pytest.raises(
         InputError, match=r"stanza cannot be loaded \(No module named 'udtools_of_nobody'\)"
     ):
-        parses_by("stanza", ["any"])
+        parse_texts("stanza", ["any"])
 
 
 def test_a_real_pipeline_of_spacy(tmp_path: Path) -> None:
@@ -523,9 +523,9 @@ def test_a_real_pipeline_of_spacy(tmp_path: Path) -> None:
         pipeline.update(lessons, sgd=optimizer)
     pipeline.to_disk(tmp_path / "parser")
     texts = ["two cats don't wait", " two  cats\tdon't wait"]
-    for text, parse in zip(texts, parses_by(f"spacy:{tmp_path / 'parser'}", texts), strict=True):
+    for text, parse in zip(texts, parse_texts(f"spacy:{tmp_path / 'parser'}", texts), strict=True):
         assert said(parse.words) == said(words)
-        assert aligned(parse, text) is not None
+        assert align_parse(parse, text) is not None
 
 
 # -- the world ---------------------------------------------------------------------------------------------------------
@@ -536,14 +536,14 @@ def test_the_world_tells_what_its_captions_are(tmp_path: Path) -> None:
     write_tasks(world, tmp_path, 60, 20, ("flickr30k",))
     folder = tmp_path / "flickr30k"
     parses = read_parses(folder / "parses.conllu")
-    told = [one for split in ("train", "val", "test") for one in captions(folder, split)]
-    found = matched(told, parses, "ud")
+    told = [one for split in ("train", "val", "test") for one in read_captions(folder, split)]
+    found = match_parses(told, parses, "ud")
     assert len(found.parsed) == len(told) == len(parses) and not found.elsewhere
-    asked = questions(found.parsed)
-    assert not asked.told["phrases_of_several_heads"]
+    asked = make_arc_questions(found.parsed)
+    assert not asked.skip_counts["phrases_of_several_heads"]
     names = {name for name, _ in asked.names}
     assert names == {"amod", "case", "cc", "cop", "det", "nsubj", "obj", "punct"}
-    paper = questions(matched(told, parses, "stanford").parsed)
+    paper = make_arc_questions(match_parses(told, parses, "stanford").parsed)
     assert {name for name in paper.names if TABLE_2.get(name[0]) == name[1]} == {
         ("det", "head"),
         ("amod", "head"),
@@ -585,7 +585,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
         looks = np.random.default_rng(n).normal(size=(3, 12)).astype(np.float32)
         found.append(ImageRegions(str(n), (100, 100), boxes, np.float32([0.9, 0.8, 0.7]), looks))
     put(folder / "data/val.txt", "0\n1\n2\n")
-    lines = [line for _, words in CAPTIONS for line in written(parse_of(tree(words)))]
+    lines = [line for _, words in CAPTIONS for line in format_conllu(parse_of(tree(words)))]
     put(folder / "parses.conllu", "\n".join(lines).replace("# sent_id = \n", ""))
     writer = RegionWriter(folder / "store")
     writer.write(0, found)
@@ -608,7 +608,7 @@ def run(place: Path, out: Path, *more: str, parses: str = "") -> int:
 
 
 def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: Any) -> None:
-    few = ["--least-arcs", "3", "--active", "0.1"]
+    few = ["--min-arcs", "3", "--min-region-attention", "0.1"]
     assert run(place, tmp_path / "out", *few) == 0
     shown = capsys.readouterr().out
     assert "relations of the paper's Table 2" in shown and "heads count from 0" in shown
@@ -640,7 +640,16 @@ def test_the_command_tells_every_relation(place: Path, tmp_path: Path, capsys: A
     assert run(place, tmp_path / "out", *few) == 0, "a finished run is shown again"
     assert capsys.readouterr().out == shown
     assert (
-        run(place, tmp_path / "few", "--least-arcs", "4", "--no-other-images", "--active", "1") == 0
+        run(
+            place,
+            tmp_path / "few",
+            "--min-arcs",
+            "4",
+            "--no-shuffled-images-control",
+            "--min-region-attention",
+            "1",
+        )
+        == 0
     )
     told = json.loads((tmp_path / "few/result.json").read_text())
     assert [one["relation"] for one in told["relations"]] == ["num"]
@@ -655,8 +664,8 @@ def test_a_model_of_two_streams_is_asked_by_several_processes(
     """LXMERT: text over regions is what is asked, and every share's part of the result."""
     words = toys.bert_words()
     homes.home(place / "lxmert", toys.lxmert(words), words)
-    lxmert = ["--model", f"{place}/lxmert", "--active", "0", "--at-once", "2"]
-    few = [*lxmert, "--least-arcs", "1"]
+    lxmert = ["--model", f"{place}/lxmert", "--min-region-attention", "0", "--batch", "2"]
+    few = [*lxmert, "--min-arcs", "1"]
     assert run(place, tmp_path / "one", *few) == 0
     assert run(place, tmp_path / "two", *few, "--processes", "2") == 0
     for name in ("result.json", "relations.csv"):
@@ -682,7 +691,7 @@ def test_a_model_of_two_streams_is_asked_by_several_processes(
 def test_a_parser_is_asked_once_and_what_it_said_is_kept(
     place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    plain = [caption.text for caption in captions(place / "data", "val")]
+    plain = [caption.text for caption in read_captions(place / "data", "val")]
     words = {text: tree(parse) for text, (_, parse) in zip(plain, CAPTIONS, strict=False)}
     asked = []
 
@@ -691,7 +700,7 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
         return [parse_of(words[text]) for text in texts]
 
     monkeypatch.setattr("groundling.studies.attention.syntax.parses_by", parses)
-    few = ["--least-arcs", "1", "--no-other-images"]
+    few = ["--min-arcs", "1", "--no-shuffled-images-control"]
     assert run(place, tmp_path / "out", *few, parses="spacy:mine") == 0
     assert asked == ["spacy:mine"]
     kept = read_parses(tmp_path / "out/parses.conllu")
@@ -705,24 +714,24 @@ def test_a_parser_is_asked_once_and_what_it_said_is_kept(
 @pytest.mark.parametrize(
     ("flags", "told"),
     [
-        (["--parses", "gold"], "`groundling data tasks` writes one for a rendered world"),
+        (["--parses", "gold"], "`groundling data make-tasks` writes one for a rendered world"),
         (["--parses", "nowhere.conllu"], "no such file or folder; expected one of CoNLL-U"),
         (["--parses", "{place}/data"], "no *.conllu in this folder"),
         (["--parses", "{place}/other.conllu"], "other.conllu has no sentence of their words"),
         (["--parses", "{place}/one.conllu"], "captions of one image alone, 0; the control beside"),
         (
-            ["--least-arcs", "7"],
+            ["--min-arcs", "7"],
             "no relation has 7 arcs at a phrase with boxes: the most frequent, num, phrase is head, has 6",
         ),
-        (["--least-arcs", "0"], "--least-arcs = 0, expected at least 1"),
+        (["--min-arcs", "0"], "--min-arcs = 0, expected at least 1"),
         (["--parses", ""], "syntax needs --parses"),
     ],
 )
 def test_mistakes_are_one_line(
     place: Path, tmp_path: Path, capsys: Any, flags: list[str], told: str
 ) -> None:
-    put(place / "other.conllu", "\n".join(written(parse_of(tree(DOG_TREE)))))
-    first = written(replace(parse_of(tree(CAPTIONS[0][1])), id="0#0"))
+    put(place / "other.conllu", "\n".join(format_conllu(parse_of(tree(DOG_TREE)))))
+    first = format_conllu(replace(parse_of(tree(CAPTIONS[0][1])), id="0#0"))
     put(place / "one.conllu", "\n".join(first))
     assert run(place, tmp_path / "out", *[one.format(place=place) for one in flags]) == 2
     error = capsys.readouterr().err

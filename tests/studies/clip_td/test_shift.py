@@ -20,30 +20,36 @@ from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.settings.fields import changed
+from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import DATA_SHIFT as shift
 from groundling.studies.clip_td.commands import ShiftConfig
 from groundling.studies.clip_td.explicit_mitigation import (
-    Editor,
+    SynonymEditor,
     WordNet,
-    article,
-    inflected,
+    indefinite_article,
+    inflect,
     wordnet_folder,
 )
-from groundling.studies.clip_td.lines import PARTS, VcrLine, compared, read_lines, tags_alone
 from groundling.studies.clip_td.shortcut_mitigation import (
-    Attack,
-    masked,
-    plural,
-    positions,
-    shifted_by_rules,
-    singular,
-    to_hide,
+    AttackModel,
+    count_positions,
+    mask_positions,
+    plural_rule,
+    positions_to_mask,
+    rephrase_by_rules,
+    singular_rule,
+)
+from groundling.studies.clip_td.vcr_files import (
+    PARTS,
+    VcrLine,
+    compare_overlap,
+    read_lines,
+    tag_overlap_baseline,
 )
 from groundling.studies.clip_td.zero_shot import choose
-from groundling.tasks.vcr import items
+from groundling.tasks.vcr import read_items
 
-LEGACY = partial(plural, legacy=True)
+LEGACY = partial(plural_rule, legacy=True)
 
 
 def line(tmp_path: Path, **changes: Any) -> VcrLine:
@@ -64,7 +70,7 @@ def wordnet(tmp_path_factory: pytest.TempPathFactory) -> WordNet:
 
 def refusal(config: ShiftConfig, out: Path, **changes: Any) -> str:
     with pytest.raises(InputError) as told:
-        shift(changed(config, **changes), out)
+        shift(replace_settings(config, **changes), out)
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -97,14 +103,14 @@ SINGULAR = [
 
 @pytest.mark.parametrize(("choice", "is_right", "expected"), SINGULAR)
 def test_singular(tmp_path: Path, choice: str, is_right: bool, expected: str | None) -> None:
-    edit = singular(line(tmp_path, question="Why is [0] with the [3] ?"))
+    edit = singular_rule(line(tmp_path, question="Why is [0] with the [3] ?"))
     assert edit is not None
     found = edit(tokens(choice), is_right)
     assert found == (None if expected is None else tokens(expected))
 
 
 def test_the_question_decides_between_as_many_of_each_pronoun(tmp_path: Path) -> None:
-    edit = singular(line(tmp_path, question="Why does [0] show her hat ?"))
+    edit = singular_rule(line(tmp_path, question="Why does [0] show her hat ?"))
     assert edit is not None
     assert edit(tokens("[0] likes it ."), True) == tokens("She likes it .")
     assert edit(tokens("[0] likes his dog ."), True) == tokens("He likes his dog .")
@@ -129,7 +135,7 @@ def test_plural(
     tmp_path: Path, choice: str, is_right: bool, expected: str | None, released: str | None
 ) -> None:
     asked = line(tmp_path, question="Where are [2,1] ?")
-    for rule, wanted in ((plural, expected), (LEGACY, released)):
+    for rule, wanted in ((plural_rule, expected), (LEGACY, released)):
         edit = rule(asked)
         assert edit is not None
         found = edit(tokens(choice), is_right)
@@ -151,13 +157,13 @@ def test_plural(
 )
 def test_which_questions_a_rule_is_for(tmp_path: Path, question: str, applies: tuple) -> None:
     asked = line(tmp_path, question=question)
-    assert (singular(asked) is not None, plural(asked) is not None) == applies
+    assert (singular_rule(asked) is not None, plural_rule(asked) is not None) == applies
 
 
 def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None:
     rationales = ("[1] talks .", "[2] talks .", "They talk .", "Yes .")
-    (edited,) = shifted_by_rules(
-        [line(tmp_path, rationales=rationales, right=(0, 1))], [singular]
+    (edited,) = rephrase_by_rules(
+        [line(tmp_path, rationales=rationales, right=(0, 1))], [singular_rule]
     ).lines
     assert edited.item.rationales == [
         tokens("[0] talks ."),
@@ -172,19 +178,19 @@ def test_rationales_are_edited_against_the_questions_tag(tmp_path: Path) -> None
 
 def test_each_member_of_a_group_is_a_position() -> None:
     text = tokens("No , [0,1,2] talk .")
-    assert positions(text) == 7
-    assert masked(text, {3}) == tokens("No , [0] [MASK] [2] talk .")
-    assert masked(text, {0, 2}) == tokens("[MASK] , [MASK] [1,2] talk .")
-    assert masked(text, set()) == text
-    assert positions(masked(text, {2, 3, 4})) == 7
+    assert count_positions(text) == 7
+    assert mask_positions(text, {3}) == tokens("No , [0] [MASK] [2] talk .")
+    assert mask_positions(text, {0, 2}) == tokens("[MASK] , [MASK] [1,2] talk .")
+    assert mask_positions(text, set()) == text
+    assert count_positions(mask_positions(text, {2, 3, 4})) == 7
 
 
 def test_what_is_hidden() -> None:
     losses = [0.1, 0.9, 0.3, 0.9, 0.2]
-    assert to_hide(losses) == {1}  # the first of equals
-    assert to_hide(losses, keep=1) == {0, 2, 3, 4}
-    assert to_hide(losses, keep=3) == {0, 4}
-    assert to_hide(losses, keep=5) == to_hide(losses, keep=9) == set()
+    assert positions_to_mask(losses) == {1}  # the first of equals
+    assert positions_to_mask(losses, keep=1) == {0, 2, 3, 4}
+    assert positions_to_mask(losses, keep=3) == {0, 4}
+    assert positions_to_mask(losses, keep=5) == positions_to_mask(losses, keep=9) == set()
 
 
 def losses_of(data: Path, seed: int = 0) -> list[dict[str, Any]]:
@@ -193,7 +199,7 @@ def losses_of(data: Path, seed: int = 0) -> list[dict[str, Any]]:
     for one in read_lines(data, "val"):
         own: dict[str, Any] = {"annot_id": one.item.id}
         for part in PARTS:
-            sizes = [positions(choice) for choice in one.choices(part)]
+            sizes = [count_positions(choice) for choice in one.choices(part)]
             own[f"{part}_losses"] = [rng.random(size).round(6).tolist() for size in sizes]
         rows.append(own)
     return rows
@@ -213,9 +219,9 @@ def test_masks_from_a_file_of_losses(data: Path, tmp_path: Path) -> None:
     place = int(np.argmax(rows[1]["answer_losses"][2]))
     assert second["answer_choices"][2][place] == "[MASK]"
     assert "[MASK]" not in str(first["rationale_choices"])
-    kept = changed(config, protocol="keeptop", keep_top=1)
+    kept = replace_settings(config, protocol="keeptop", keep_top=1)
     shift(kept, tmp_path / "keep")
-    for one in items(tmp_path / "keep", "val"):
+    for one in read_items(tmp_path / "keep", "val"):
         for choice in one.answers:
             assert sum(token != "[MASK]" for token in choice) == 1
 
@@ -264,7 +270,7 @@ def test_an_attack_models_losses(text_run: Path, tmp_path: Path) -> None:
     )
     shift(config, tmp_path / "out")
     written = rows_of(tmp_path / "out/losses.jsonl")
-    attack = Attack(text_run / "seed-0/model", "answer", 128, homes.toys.torch.device("cpu"))
+    attack = AttackModel(text_run / "seed-0/model", "answer", 128, homes.toys.torch.device("cpu"))
     lines = read_lines(data, "val")
     for one, told in zip(lines, written, strict=True):
         assert set(told) == {"annot_id", "answer_losses"}
@@ -315,29 +321,29 @@ def test_an_attack_model_that_is_none(text_run: Path, data: Path, tmp_path: Path
     ],
 )
 def test_readings(wordnet: WordNet, form: str, lemma: str, pos: str) -> None:
-    reading = wordnet.read(form)
+    reading = wordnet.most_frequent(form)
     assert (reading.lemma, reading.pos) == (lemma, pos)
 
 
 def test_meanings(wordnet: WordNet) -> None:
-    dog = wordnet.first("dog", "n")
+    dog = wordnet.first_synset("dog", "n")
     assert dog is not None
     assert dog.lemmas == ("dog", "domestic_dog", "Canis_familiaris")
     assert dog.counts == (42, 0, 0)
     assert [wordnet.synset(offset, "n").lemmas for offset in dog.hypernyms] == [
         ("animal", "creature")
     ]
-    assert wordnet.first("zebra", "n") is None
+    assert wordnet.first_synset("zebra", "n") is None
 
 
 @pytest.mark.parametrize(
     ("lemma", "pos", "form", "expected"),
     [
-        ("dog", "n", "plural", "dogs"),
-        ("child", "n", "plural", "children"),
-        ("policeman", "n", "plural", "policemen"),
-        ("canopy", "n", "plural", "canopies"),
-        ("domestic_dog", "n", "plural", "domestic dogs"),
+        ("dog", "n", "plural_rule", "dogs"),
+        ("child", "n", "plural_rule", "children"),
+        ("policeman", "n", "plural_rule", "policemen"),
+        ("canopy", "n", "plural_rule", "canopies"),
+        ("domestic_dog", "n", "plural_rule", "domestic dogs"),
         ("speak", "v", "third", "speaks"),
         ("speak", "v", "ing", "speaking"),
         ("speak", "v", "past", None),  # spoke or spoken?
@@ -350,15 +356,15 @@ def test_meanings(wordnet: WordNet) -> None:
     ],
 )
 def test_forms(wordnet: WordNet, lemma: str, pos: str, form: Any, expected: str | None) -> None:
-    words = inflected(lemma, pos, form, wordnet)
+    words = inflect(lemma, pos, form, wordnet)
     assert (None if words is None else " ".join(words)) == expected
 
 
 def test_articles() -> None:
     for word in ("apple", "hour", "umbrella", "honest"):
-        assert article(word) == "an"
+        assert indefinite_article(word) == "an"
     for word in ("union", "user", "dog", "one-way"):
-        assert article(word) == "a"
+        assert indefinite_article(word) == "a"
 
 
 EM = [
@@ -388,15 +394,15 @@ EM = [
 def test_synonyms(
     tmp_path: Path, wordnet: WordNet, question: str, choice: str, expected: str | None
 ) -> None:
-    editor = Editor(wordnet, least=1)
+    editor = SynonymEditor(wordnet, least=1)
     asked = line(
         tmp_path, question=question, answers=(choice, "No .", choice, "Yes ."), objects=["bus"] * 4
     )
-    made = editor.shifted([asked])
+    made = editor.edit_lines([asked])
     (edited,) = made.lines
     wanted = tokens(choice if expected is None else expected)
     assert edited.item.answers == [wanted, ["No", "."], wanted, ["Yes", "."]]  # the wrong one, too
-    assert editor.shifted([edited]).lines[0].raw == edited.raw
+    assert editor.edit_lines([edited]).lines[0].raw == edited.raw
     if expected is not None:
         assert made.log[0]["why"][0]["relation"] in ("synonym", "hypernym")
 
@@ -408,10 +414,10 @@ def test_the_images_classes_are_context_and_rare_words_stay(
     rows.append(row(3, "Where is the cat ?", ("A cat .", "B .", "C .", "D .")))
     vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
     lines = read_lines(tmp_path / "vcr", "val")
-    made = Editor(wordnet, least=3).shifted(lines)
+    made = SynonymEditor(wordnet, least=3).edit_lines(lines)
     assert made.lines[0].item.answers[0] == tokens("The animal .")
     assert made.lines[3] == lines[3]
-    assert made.left["shared in fewer than 3 items"] >= 1
+    assert made.unedited_counts["shared in fewer than 3 items"] >= 1
 
 
 def test_rationales_are_compared_with_the_answer_as_it_now_reads(
@@ -423,7 +429,7 @@ def test_rationales_are_compared_with_the_answer_as_it_now_reads(
         answers=("The children smile .", "No .", "Yes .", "So ."),
         rationales=("A kid smiles .", "Children smile .", "B .", "C ."),
     )
-    (edited,) = Editor(wordnet, least=1).shifted([asked]).lines
+    (edited,) = SynonymEditor(wordnet, least=1).edit_lines([asked]).lines
     assert edited.item.answers[0] == tokens("The kids smile .")
     # kid is the answer's now and children the question's: the third word is left for both
     assert edited.item.rationales[:2] == [
@@ -435,7 +441,7 @@ def test_rationales_are_compared_with_the_answer_as_it_now_reads(
 def told_by(folder: Path) -> str:
     """Why a folder is no WordNet."""
     with pytest.raises(InputError) as told:
-        WordNet(wordnet_folder(str(folder))).first("fruit", "n")
+        WordNet(wordnet_folder(str(folder))).first_synset("fruit", "n")
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -466,7 +472,7 @@ def test_a_wordnet_that_is_none(tmp_path: Path) -> None:
 def predictions(path: Path, data: Path, scores: dict[int, list[float]]) -> Path:
     """Sure of the right answer, unless told otherwise by number."""
     rows = []
-    for number, one in enumerate(items(data, "val")):
+    for number, one in enumerate(read_items(data, "val")):
         own = [9.0 * (k == one.answer) for k in range(4)]
         own = scores.get(number, own)
         rows.append(
@@ -493,9 +499,9 @@ def test_implicit_mitigation(data: Path, tmp_path: Path) -> None:
     config = ShiftConfig(data=str(data), protocol="im", predictions=str(path))
     result = shift(config, tmp_path / "im")
     assert result["groups"] == {"language_biased": 12, "image_biased": 1, "unsure": 1, "kept": 2}
-    assert [one.id for one in items(tmp_path / "im", "val")] == ["val-0", "val-8"]
-    assert [one.id for one in items(tmp_path / "im/image_biased", "val")] == ["val-8"]
-    biased = [one.id for one in items(tmp_path / "im/language_biased", "val")]
+    assert [one.id for one in read_items(tmp_path / "im", "val")] == ["val-0", "val-8"]
+    assert [one.id for one in read_items(tmp_path / "im/image_biased", "val")] == ["val-8"]
+    biased = [one.id for one in read_items(tmp_path / "im/language_biased", "val")]
     assert "val-4" in biased and len(biased) == 12
     assert result["after"]["items"] == 2 and result["language_biased"]["items"] == 12
     every = predictions(tmp_path / "all.jsonl", data, {})
@@ -520,7 +526,7 @@ def test_predictions_that_do_not_fit(data: Path, text_run: Path, tmp_path: Path)
         [json.dumps({"id": "val-0", "prediction": 0, "outputs": [1]})]
     )
     assert told([kept[0], kept[0]]) == f"{path}, line 2: val-0 stands there before"
-    assert "--confident 0" in told(kept, confident=0.0)
+    assert "--confidence-threshold 0" in told(kept, confident=0.0)
     assert refusal(config, tmp_path / "a") == "data shift --protocol im needs --predictions"
     settings = text_run / "config.json"
     before = settings.read_text()
@@ -544,12 +550,12 @@ def every_kind(data: Path, tmp_path: Path) -> dict[str, ShiftConfig]:
     plain = ShiftConfig(data=str(data))
     return {
         "none": plain,
-        "sm": changed(plain, protocol="sm"),
-        "plural": changed(plain, protocol="plural", legacy=True),
-        "advtop": changed(plain, protocol="advtop", losses=losses),
-        "keeptop": changed(plain, protocol="keeptop", losses=losses, keep_top=3),
-        "em": changed(plain, protocol="em", wordnet=words, least=1),
-        "im": changed(plain, protocol="im", predictions=said),
+        "sm": replace_settings(plain, protocol="sm"),
+        "plural": replace_settings(plain, protocol="plural", legacy=True),
+        "advtop": replace_settings(plain, protocol="advtop", losses=losses),
+        "keeptop": replace_settings(plain, protocol="keeptop", losses=losses, keep_top=3),
+        "em": replace_settings(plain, protocol="em", wordnet=words, least=1),
+        "im": replace_settings(plain, protocol="im", predictions=said),
     }
 
 
@@ -557,7 +563,7 @@ def test_shifting_twice_is_shifting_once(data: Path, tmp_path: Path) -> None:
     for kind, config in every_kind(data, tmp_path).items():
         once, twice = tmp_path / kind, tmp_path / f"{kind}-again"
         first = shift(config, once)
-        second = shift(changed(config, data=str(once)), twice)
+        second = shift(replace_settings(config, data=str(once)), twice)
         assert (twice / "val.jsonl").read_bytes() == (once / "val.jsonl").read_bytes(), kind
         assert (twice / "edits.jsonl").read_text() == ""
         assert second["before"] == second["after"] == first["after"]
@@ -596,8 +602,8 @@ def test_a_shifted_folder_is_a_whole_one(data: Path, tmp_path: Path) -> None:
     assert (tmp_path / "sm/vcr1images/movie/0.json").is_file()
     assert (tmp_path / "sm/train.jsonl").read_bytes() == (data / "train.jsonl").read_bytes()
     assert (tmp_path / "sm/unedited/train.jsonl").is_file()
-    unedited = [one.id for one in items(tmp_path / "sm/unedited", "val")]
-    assert unedited == [one.id for one in items(tmp_path / "sm", "val")]
+    unedited = [one.id for one in read_items(tmp_path / "sm/unedited", "val")]
+    assert unedited == [one.id for one in read_items(tmp_path / "sm", "val")]
     result = json.loads((tmp_path / "sm/result.json").read_text())
     assert result["links"] == ["train.jsonl", "vcr1images"]
     own = shift(ShiftConfig(data=str(data), protocol="sm", split="train"), tmp_path / "train")
@@ -612,14 +618,21 @@ def test_one_training_is_scored_on_standard_and_shifted_files(data: Path, tmp_pa
     model = str(student(tmp_path / "student"))
     config = FinetuneConfig(model, "vcr/answer", str(data), max_length=32)
     plain = finetune(config, STEPS, tmp_path / "plain")
-    both = finetune(changed(config, also=(f"sm={tmp_path / 'sm'}",)), STEPS, tmp_path / "both")
+    both = finetune(
+        replace_settings(config, also=(f"sm={tmp_path / 'sm'}",)), STEPS, tmp_path / "both"
+    )
     assert set(both["median"]) == {"val", "sm"}
     assert both["median"]["val"] == plain["median"]["val"]
     written = rows_of(tmp_path / "both/seed-0/predictions_sm.jsonl")
-    assert [one["official"] for one in written] == [one.id for one in items(tmp_path / "sm", "val")]
-    for other, told in (("sm", "--also sm"), ("val=" + str(data), "has a split 'val' already")):
+    assert [one["official"] for one in written] == [
+        one.id for one in read_items(tmp_path / "sm", "val")
+    ]
+    for other, told in (
+        ("sm", "--extra-eval sm"),
+        ("val=" + str(data), "has a split 'val' already"),
+    ):
         with pytest.raises(InputError, match=told):
-            finetune(changed(config, also=(other,)), STEPS, tmp_path / "bad")
+            finetune(replace_settings(config, also=(other,)), STEPS, tmp_path / "bad")
 
 
 def test_refusals(data: Path, tmp_path: Path) -> None:
@@ -647,7 +660,7 @@ def test_refusals(data: Path, tmp_path: Path) -> None:
 
 def test_table_9s_columns() -> None:
     counts = np.array([[3, 0, 1, 2], [0, 1, 1, 1], [1, 1, 1, 1], [0, 2, 0, 1]])
-    found = compared(counts, np.array([0, 0, 3, 1]))
+    found = compare_overlap(counts, np.array([0, 0, 3, 1]))
     assert found["correct"] == pytest.approx((3 + 0 + 1 + 2) / 4)
     assert found["incorrect"] == pytest.approx((1 + 1 + 1 + 1 / 3) / 4)
     assert (found["correct has more"], found["incorrect has more"], found["neither"]) == (
@@ -668,7 +681,7 @@ def test_overlaps_by_hand(tmp_path: Path) -> None:
     bare = shift(config, tmp_path / "bare")
     assert bare["lemmas"] == "none, forms in lower case"
     assert bare["after"]["answer"]["question"]["incorrect"] == pytest.approx((1 + 0 + 1) / 3)
-    lemmas = shift(changed(config, wordnet=words), tmp_path / "lemmas")
+    lemmas = shift(replace_settings(config, wordnet=words), tmp_path / "lemmas")
     assert lemmas["lemmas"] == "WordNet 3.0"
     answer = lemmas["after"]["answer"]
     assert answer["question"]["correct"] == 1  # dog
@@ -689,9 +702,12 @@ def test_tags_alone_by_both_rules_of_ties(tmp_path: Path) -> None:
     ]
     vcr_files.write(tmp_path / "vcr/val.jsonl", rows)
     lines = read_lines(tmp_path / "vcr", "val")
-    assert tags_alone(lines, "answer") == {"first of the best": 0.5, "among the best": 0.75}
+    assert tag_overlap_baseline(lines, "answer") == {
+        "first of the best": 0.5,
+        "among the best": 0.75,
+    }
     # a rationale may share tags with the right answer, too
-    found = tags_alone(lines[:1], "rationale")
+    found = tag_overlap_baseline(lines[:1], "rationale")
     assert found == {"first of the best": 1.0, "among the best": 1.0}
 
 

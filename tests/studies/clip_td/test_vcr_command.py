@@ -14,7 +14,7 @@ from groundling.cli import main
 from groundling.commands.finetune import COMMAND as finetune
 from groundling.commands.finetune import FinetuneConfig
 from groundling.core.errors import InputError
-from groundling.settings.fields import changed
+from groundling.settings.fields import replace_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import VcrConfig
 from groundling.tasks.vcr import ANSWER
@@ -66,7 +66,7 @@ def config(tmp_path: Path) -> VcrConfig:
 
 def refusal(config: VcrConfig, out: Path, **changes: str) -> str:
     with pytest.raises(InputError) as told:
-        vcr(changed(config, **changes), out)
+        vcr(replace_settings(config, **changes), out)
     assert "\n" not in str(told.value)
     return str(told.value)
 
@@ -94,7 +94,7 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
         for seed in (0, 1):
             scores = {name: rng.normal(size=4).tolist() for name in ids}
             predicted(tmp_path / task, seed, f"vcr/{task}", "test", scores)
-    result = vcr(changed(config, split="test"), tmp_path / "out")
+    result = vcr(replace_settings(config, split="test"), tmp_path / "out")
     assert result["files"] == [str(tmp_path / f"out/test-seed-{seed}.csv") for seed in (0, 1)]
     assert "scores" not in result
     head, *rows = Path(result["files"][1]).read_text().splitlines()
@@ -117,7 +117,7 @@ def test_the_servers_file_of_a_split_without_labels(config: VcrConfig, tmp_path:
             for line in lines
         ]
         file.write_text("".join(json.dumps(line) + "\n" for line in both))
-    again = vcr(changed(config, split="test"), tmp_path / "again")["files"]
+    again = vcr(replace_settings(config, split="test"), tmp_path / "again")["files"]
     assert Path(again[1]).read_text() == Path(result["files"][1]).read_text()
 
 

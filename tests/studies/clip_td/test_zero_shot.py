@@ -31,21 +31,21 @@ from groundling.commands.pretrain import PretrainConfig
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
 from groundling.data.kmeans import kmeans_1d
-from groundling.data.regions.samples import RegionSamples
+from groundling.data.regions.samples import RegionDataset
 from groundling.data.regions.store import RegionStore
-from groundling.data.samples import TextSamples
+from groundling.data.samples import TextDataset
 from groundling.models.heads import HEADS, load_head
-from groundling.objectives.sentence_image import SentenceImage
-from groundling.prediction.similarity import same_for_same
-from groundling.settings.fields import configured
+from groundling.objectives.image_text_matching import ImageTextMatching
+from groundling.prediction.similarity import equalise_identical_texts
+from groundling.settings.fields import make_settings
 from groundling.studies.clip_td.commands import VCR as vcr
 from groundling.studies.clip_td.commands import ZERO_SHOT as zero_shot
 from groundling.studies.clip_td.commands import VcrConfig, ZeroShotConfig
-from groundling.studies.clip_td.zero_shot import asked, classify
+from groundling.studies.clip_td.zero_shot import choice_queries, classify
 from groundling.studies.knowledge.commands import WINOGROUND as winoground
 from groundling.studies.knowledge.commands import WinogroundConfig
-from groundling.tasks.vcr import items, q_to_ar, render
-from groundling.vision_language.loading import load_student
+from groundling.tasks.vcr import q_to_ar, read_items, render_text
+from groundling.vision_language.loading import load_encoder
 
 CLAIMS = ("a dog", "two cats", "a park", "snow", "a girl 's hat", "old horse", "river", "it", "man")
 LABELS = ("entailment", "neutral", "contradiction")
@@ -94,7 +94,7 @@ def claim(number: int, split: str) -> dict[str, Any]:
 def settings(place: Path, task: str, **changes: Any) -> ZeroShotConfig:
     folder = place / task.partition("/")[0].replace("-", "_")
     given = {"model": str(place / "clip"), "images": str(place / "images")}
-    return configured(
+    return make_settings(
         ZeroShotConfig, **{**given, "task": task, "data": str(folder), "cpu": True, **changes}
     )
 
@@ -144,14 +144,16 @@ def similarity(place: Path, images: list[str], texts: list[str]) -> np.ndarray:
 
 def test_rows_of_both_protocols() -> None:
     tags = (((0, 1, 0),), ((2, 3, 1),))
-    one = Example("e", "why ?", choices=("a b", "c"), images=("i",), label=1, choice_tags=tags)
-    one = replace(one, tags=((0, 3, 2),), breaks=(2,))
-    first, second = asked(one, "iqa")
+    one = Example(
+        "e", "why ?", choices=("a b", "c"), images=("i",), label=1, choice_region_tags=tags
+    )
+    one = replace(one, region_tags=((0, 3, 2),), part_starts=(2,))
+    first, second = choice_queries(one, "iqa")
     assert [row.id for row in (first, second)] == ["e/0", "e/1"]
-    assert (second.text, second.pair, second.choice_tags) == ("why ?", "c", tags[1:])
-    first, second = asked(one, "ia")
-    assert (first.text, first.pair, first.tags) == ("a b", None, tags[0])
-    assert (second.tags, second.choice_tags, second.breaks) == (tags[1], (), ())
+    assert (second.text, second.text_pair, second.choice_region_tags) == ("why ?", "c", tags[1:])
+    first, second = choice_queries(one, "ia")
+    assert (first.text, first.text_pair, first.region_tags) == ("a b", None, tags[0])
+    assert (second.region_tags, second.choice_region_tags, second.part_starts) == (tags[1], (), ())
     assert first.images == ("i",)
     assert first.label is None
 
@@ -159,7 +161,7 @@ def test_rows_of_both_protocols() -> None:
 def test_texts_read_alike_score_alike() -> None:
     scores = np.array([[1.0, 1.1, 3.0], [4.0, 5.0, 6.0]])
     read = [[b"a", b"a", b"b"], [b"a", b"b", b"c"]]
-    assert same_for_same(scores, read).tolist() == [[1, 1, 3], [4, 5, 6]]
+    assert equalise_identical_texts(scores, read).tolist() == [[1, 1, 3], [4, 5, 6]]
 
 
 def test_the_highest_cluster_is_entailment_whatever_the_order_of_classes() -> None:
@@ -179,7 +181,7 @@ def test_vcr_by_hand(place: Path, tmp_path: Path, protocol: str) -> None:
     flags += ["--task", "vcr", "--data", str(place / "vcr"), "--protocol", protocol]
     assert main(["zero-shot", *flags, "--out", str(tmp_path / "out")]) == 0
     expected = []
-    asked_items = items(place / "vcr", "val")
+    asked_items = read_items(place / "vcr", "val")
     for part in ("answers", "rationales"):
         for item in asked_items:
             before = list(item.question)
@@ -187,7 +189,7 @@ def test_vcr_by_hand(place: Path, tmp_path: Path, protocol: str) -> None:
                 before += item.answers[item.answer or 0]
             texts = []
             for choice in item.__dict__[part]:
-                texts.append(render(before + choice if protocol == "iqa" else choice, ())[0])
+                texts.append(render_text(before + choice if protocol == "iqa" else choice, ())[0])
             expected.append(similarity(place, [item.image], texts)[0])
     assert outputs(tmp_path / "out", "val") == pytest.approx(np.array(expected), abs=2e-3)
     best = np.argmax(expected, 1)
@@ -262,13 +264,13 @@ def test_vqa_by_hand(place: Path, tmp_path: Path, prompt: str) -> None:
 
 def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -> None:
     read: list[int] = []
-    embedded = groundling.models.clip.FrozenClip.embedded
+    embedded = groundling.models.clip.FrozenClip.embed_texts
 
     def counted(self: Any, rows: Any, batch: int = 64) -> torch.Tensor:
         read.append(len(rows))
         return embedded(self, rows, batch)
 
-    monkeypatch.setattr(groundling.models.clip.FrozenClip, "embedded", counted)
+    monkeypatch.setattr(groundling.models.clip.FrozenClip, "embed_texts", counted)
     zero_shot(settings(place, "vqa", prompt="{answer}", split="val"), tmp_path / "alone")
     assert read == [3]
     config = settings(place, "vqa", split="val", most_questions=2)
@@ -284,7 +286,7 @@ def test_answers_alone_are_read_once(place: Path, tmp_path: Path, monkeypatch) -
 def test_features_stay_in_a_cache(place: Path, tmp_path: Path, monkeypatch) -> None:
     config = settings(place, "vcr/answer", teacher_cache=str(tmp_path / "cache"))
     first = zero_shot(config, tmp_path / "first")
-    monkeypatch.setattr(groundling.teachers.clip_parts.ClipPart, "features", homes.never)
+    monkeypatch.setattr(groundling.teachers.clip_parts.ClipTeacherPart, "features", homes.never)
     assert zero_shot(config, tmp_path / "second")["scores"] == first["scores"]
     assert zero_shot(config, tmp_path / "first") == first
 
@@ -304,7 +306,9 @@ def test_texts_cut_alike_are_a_tie_of_which_the_first_is_taken(
     assert chosen(tmp_path / "out", "val")[1:3] == [0, 0]
     assert len(np.unique(outputs(tmp_path / "out", "val")[1])) == 1
     assert "of 2 of 4 examples all choices were cut to the same text" in capsys.readouterr().err
-    whole = zero_shot(replace(config, protocol="ia", also=(f"few={few}",)), tmp_path / "alone")
+    whole = zero_shot(
+        replace(config, protocol="ia", extra_eval=(f"few={few}",)), tmp_path / "alone"
+    )
     assert whole["cut_alike"] == {"val": 0, "few": 0}
     assert (whole["dropped_pieces"], whole["notes"]) == (0, [])
     assert chosen(tmp_path / "alone", "few") == chosen(tmp_path / "alone", "val")
@@ -353,7 +357,7 @@ def seen(place: Path) -> Path:
     names = [f"movie/{number}" for number in range(3)] + [str(number) for number in range(3)]
     regions = store(place / "regions", names, objects=5)
     captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="uniter",
         student=str(homes.student(place / "bert")),
@@ -366,16 +370,16 @@ def seen(place: Path) -> Path:
 
 def heads(model: Path, regions: Path, examples: list[Example]) -> np.ndarray:
     """Log-odds of a match, row by row."""
-    student = load_student(model).eval()
-    head = SentenceImage(student.sizes).eval()
+    student = load_encoder(model).eval()
+    head = ImageTextMatching(student.sizes).eval()
     assert load_head(model, head, "sentence_image")
     text, _ = student.inputs(128)
-    samples = RegionSamples(TextSamples(examples, text), RegionStore(regions))
+    samples = RegionDataset(TextDataset(examples, text), RegionStore(regions))
     odds = []
     for number in range(len(examples)):
         batch = collate(samples.get([number], ()))
         with torch.no_grad():
-            apart, together = head.read(student(batch), batch)[0].tolist()
+            apart, together = head.compute_logits(student(batch), batch)[0].tolist()
         odds.append(together - apart)
     return np.array(odds)
 
@@ -386,12 +390,14 @@ def test_a_match_head_by_hand(place: Path, seen: Path, tmp_path: Path) -> None:
         out = tmp_path / protocol
         result = zero_shot(settings(place, "vcr/answer", protocol=protocol, **given), out)
         rows = []
-        for item in items(place / "vcr", "val"):
+        for item in read_items(place / "vcr", "val"):
             for answer in item.answers:
-                text = render(answer, item.objects)[0]
+                text = render_text(answer, item.objects)[0]
                 one = Example(f"{len(rows)}", text, images=(item.image,))
-                question = render(item.question, item.objects)[0]
-                rows.append(one if protocol == "ia" else replace(one, text=question, pair=text))
+                question = render_text(item.question, item.objects)[0]
+                rows.append(
+                    one if protocol == "ia" else replace(one, text=question, text_pair=text)
+                )
         expected = heads(seen, place / "regions", rows).reshape(-1, 4)
         assert outputs(out, "val") == pytest.approx(expected, abs=1e-4)
         assert result["measure"] == "log-odds of a match"
@@ -423,7 +429,7 @@ def test_splits_may_have_region_stores_of_their_own(
 def test_a_match_head_over_pixels(place: Path, tmp_path: Path) -> None:
     regions = store(tmp_path / "regions", [str(number) for number in range(3)])
     captions = "".join(f"a dog {number}\t{number}.jpg\n" for number in range(3))
-    config = configured(
+    config = make_settings(
         PretrainConfig,
         model="vlbert",
         related=True,
@@ -525,7 +531,7 @@ def test_winoground_beside_another_model(place: Path, seen: Path, tmp_path: Path
     alone = winoground(
         WinogroundConfig(model=str(place / "clip"), data=str(data), cpu=True), tmp_path / "alone"
     )
-    config = configured(
+    config = make_settings(
         WinogroundConfig,
         model=str(seen),
         data=str(data),

@@ -17,12 +17,18 @@ from sklearn.preprocessing import StandardScaler
 from groundling.core.batch import collate
 from groundling.core.errors import InputError
 from groundling.core.metrics import SPEARMAN
-from groundling.data.samples import TextInput, TextSamples
-from groundling.models.text import load_text_encoder
-from groundling.studies.knowledge.answers import noun_states
-from groundling.studies.knowledge.ask import PENALTIES, compared, folds_of, nouns_of, read
-from groundling.studies.knowledge.commands import ASK as ask
-from groundling.studies.knowledge.commands import AskConfig
+from groundling.data.samples import TextDataset, TextRowEncoder
+from groundling.models.text_encoder import load_text_encoder
+from groundling.studies.knowledge.commands import PROBE_FACTS as ask
+from groundling.studies.knowledge.commands import ProbeFactsConfig
+from groundling.studies.knowledge.probe_facts import (
+    PENALTIES,
+    assign_folds,
+    collect_nouns,
+    compare_states,
+    predict_by_ridge,
+)
+from groundling.studies.knowledge.probing_modes import noun_states
 from groundling.studies.knowledge.visual_facts import (
     COLOURS,
     VisualFact,
@@ -58,7 +64,7 @@ def planted(count: int) -> tuple[list[VisualFact], dict[str, np.ndarray]]:
 
 def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
     facts, states = planted(80)
-    scores, outputs = compared(facts, {"state": states}, folds=4, seed=0)
+    scores, outputs = compare_states(facts, {"state": states}, folds=4, seed=0)
     rows = scores["from"]
     assert (scores["nouns"], scores["options"], rows["random"]["width"]) == (80, 4, 8)
     assert rows["state"]["deviations"]["mean"] > 0.8
@@ -69,17 +75,17 @@ def test_what_is_planted_is_found_and_random_features_find_nothing() -> None:
     low, high = rows["state"]["accuracy"]["interval"]
     assert low < rows["state"]["accuracy"]["mean"] < high
     assert len(outputs["state"]) == 80 and outputs["state"][0].shape == (4,)
-    again, _ = compared(facts, {"state": states}, folds=4, seed=0)
+    again, _ = compare_states(facts, {"state": states}, folds=4, seed=0)
     assert again == scores
 
 
 def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
     facts, states = planted(30)
-    nouns = nouns_of(facts)
+    nouns = collect_nouns(facts)
     rows = np.stack(list(states.values()))
-    fold = folds_of(nouns, 5, seed=0)
+    fold = assign_folds(nouns, 5, seed=0)
     assert np.bincount(fold).tolist() == [6] * 5
-    found = read(rows, nouns.shares, fold)
+    found = predict_by_ridge(rows, nouns.shares, fold)
     # The first fold, restated with scikit-learn: the penalty is the training nouns' own choice.
     test = fold == 0
     scale = StandardScaler().fit(rows[~test])
@@ -93,20 +99,22 @@ def test_nothing_of_a_fold_reaches_its_own_prediction() -> None:
         pearsonr(p - mean, t - mean).statistic for p, t in zip(predicted, roots[test], strict=True)
     ]
     assert found.agreement[test] == pytest.approx(np.array(wanted), abs=1e-9)
-    ranked = compared(facts, {"state": states}, folds=5, seed=0)[0]["from"]["state"]["spearman"]
+    ranked = compare_states(facts, {"state": states}, folds=5, seed=0)[0]["from"]["state"][
+        "spearman"
+    ]
     pairs = zip(found.roots, nouns.shares, strict=True)
     wanted = [SPEARMAN.compute(one, other) for one, other in pairs]
     assert ranked["mean"] == pytest.approx(np.mean(wanted), abs=1e-9)
-    assert not np.array_equal(folds_of(nouns, 5, seed=1), fold)
+    assert not np.array_equal(assign_folds(nouns, 5, seed=1), fold)
     # Other shares of the fold change nothing that is predicted of it.
     changed = nouns.shares.copy()
     changed[test] = changed[test][:, ::-1]
-    assert read(rows, changed, fold).roots[test] == pytest.approx(predicted, abs=1e-9)
+    assert predict_by_ridge(rows, changed, fold).roots[test] == pytest.approx(predicted, abs=1e-9)
 
 
 def test_a_noun_is_one_noun_however_often_it_comes() -> None:
     rows = np.eye(4)[[0, 1, 2, 3, 0]]
-    nouns = nouns_of(facts_of(rows, ["dog", "cat", "Dog", "tree", "sky"]))
+    nouns = collect_nouns(facts_of(rows, ["dog", "cat", "Dog", "tree", "sky"]))
     assert nouns.names == ("dog", "cat", "tree", "sky")
     assert nouns.shares[0].tolist() == [0.5, 0, 0.5, 0]
     assert nouns.of_fact.tolist() == [0, 1, 0, 2, 3]
@@ -119,7 +127,7 @@ def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
         options = (things[number % 5], "bus") if number % 5 != 1 else ("bus", "cat")
         facts.append(VisualFact(f"{number}", noun, "size", options, np.array([1.0, 0.0])))
     states = {noun: np.eye(6)[number] for number, noun in enumerate(things)}
-    scores, outputs = compared(facts, {"state": states}, folds=3, seed=0)
+    scores, outputs = compare_states(facts, {"state": states}, folds=3, seed=0)
     assert scores["nouns"] == 6 and set(scores["from"]["state"]) == {
         "width",
         "deviations",
@@ -131,14 +139,14 @@ def test_facts_with_options_of_their_own_are_scored_among_these() -> None:
 def test_people_who_all_say_the_same_leave_nothing_to_find() -> None:
     facts = facts_of(np.tile([0.5, 0.5, 0, 0], (6, 1)))
     states = {fact.subject: np.ones(2) for fact in facts}
-    scores, _ = compared(facts, {"state": states}, folds=3, seed=0)
+    scores, _ = compare_states(facts, {"state": states}, folds=3, seed=0)
     assert scores["from"]["state"]["deviations"] is None
 
 
 def test_few_nouns_are_a_fold_each_and_too_few_one_line() -> None:
-    assert sorted(folds_of(nouns_of(planted(5)[0]), 6, 0)) == [0, 1, 2, 3, 4]
+    assert sorted(assign_folds(collect_nouns(planted(5)[0]), 6, 0)) == [0, 1, 2, 3, 4]
     with pytest.raises(InputError, match="--modes linear: the data has 2 nouns"):
-        folds_of(nouns_of(planted(2)[0]), 10, 0)
+        assign_folds(collect_nouns(planted(2)[0]), 10, 0)
 
 
 # -- states ----------------------------------------------------------------------------------------------------------
@@ -150,7 +158,7 @@ def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
     layers = []
     for frame in frames:
         example = toys.Example("x", frame.replace("{}", "snowboard"))
-        (sample,) = TextSamples([example], TextInput(model.tokenizer, 40)).get([0])
+        (sample,) = TextDataset([example], TextRowEncoder(model.tokenizer, 40)).get([0])
         count = len(model.tokenizer.tokenize("snowboard"))
         assert count > 1
         outs = model.layers(collate([sample]))
@@ -160,7 +168,7 @@ def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
     for layer, place in ((-1, 2), (0, 0), (1, 1), (2, 2)):
         found = noun_states(bert, ["snowboard"], frames, layer)
         wanted = np.mean([own[place] for own in layers], axis=0)
-        assert found.state["snowboard"] == pytest.approx(wanted, abs=1e-5)
+        assert found.states["snowboard"] == pytest.approx(wanted, abs=1e-5)
     ids = model.tokenizer("snowboard", add_special_tokens=False)["input_ids"]
     table = model.word_embeddings().weight.detach().numpy()
     assert found.words["snowboard"] == pytest.approx(table[ids].mean(0), abs=1e-6)
@@ -169,14 +177,14 @@ def test_states_are_means_of_the_noun_s_pieces_over_frames(bert: Path) -> None:
 def test_a_tower_is_read_at_its_end(tmp_path: Path) -> None:
     folder = homes.teacher(tmp_path / "clip")
     found = noun_states(folder, ["dog"], ("a {}",))
-    assert found.state["dog"].shape == (24,) and found.words["dog"].shape == (32,)
+    assert found.states["dog"].shape == (24,) and found.words["dog"].shape == (32,)
     with pytest.raises(InputError, match=r"--layer 0: .* is a CLIP-like tower"):
         noun_states(folder, ["dog"], ("a {}",), layer=0)
 
 
 def test_wrong_frames_layers_and_nouns_are_one_line(bert: Path) -> None:
     for frames in ((), ("a dog",), ("{} {}",)):
-        with pytest.raises(InputError, match="--frames"):
+        with pytest.raises(InputError, match="--templates"):
             noun_states(bert, ["dog"], frames)
     with pytest.raises(InputError, match=r"--layer 3: .* has layers 0 to 2"):
         noun_states(bert, ["dog"], ("{}",), layer=3)
@@ -297,7 +305,7 @@ def test_ask_reads_counts_that_do_not_sum_to_one(bert: Path, tmp_path: Path) -> 
     nouns = ("dog", "cat", "girl", "horse", "team", "man", "beach")
     counts = {noun: [number + 1, *[0] * 10, 3] for number, noun in enumerate(nouns)}
     data = homes.put(tmp_path / "color-dist.jsonl", json.dumps(counts) + "\n")
-    config = AskConfig(model=str(bert), data=str(data), modes=("linear",))
+    config = ProbeFactsConfig(model=str(bert), data=str(data), modes=("linear",))
     result = ask(config, tmp_path / "run")
     scores = result["linear"]["relations"]["color"]["all"]
     assert set(scores["from"]) == {"state", "words", "random"} and scores["nouns"] == 7
@@ -310,4 +318,4 @@ def test_ask_reads_counts_that_do_not_sum_to_one(bert: Path, tmp_path: Path) -> 
     )  # or the other of two equals
     one = homes.put(tmp_path / "one" / "color-dist.jsonl", json.dumps({"dog": [1] * 12}) + "\n")
     with pytest.raises(InputError, match="the data has 1 nouns"):
-        ask(AskConfig(model=str(bert), data=str(one), modes=("linear",)), tmp_path / "none")
+        ask(ProbeFactsConfig(model=str(bert), data=str(one), modes=("linear",)), tmp_path / "none")

@@ -17,22 +17,22 @@ import toys
 import transformers as hf
 from homes import put, table
 
-import groundling.studies.knowledge.pairs
+import groundling.studies.knowledge.pair_likelihoods
 from groundling.api import function_of
 from groundling.cli import main
 from groundling.core.errors import InputError
 from groundling.models.heads import LM_HEAD, LMHead, save_heads
-from groundling.stats.finished_runs import collect
+from groundling.stats.finished_runs import collect_runs
 from groundling.studies.knowledge.commands import PAIRS as pairs
 from groundling.studies.knowledge.commands import PairsConfig
-from groundling.studies.knowledge.minimal_pairs import Text, read_minimal_pairs
-from groundling.studies.knowledge.pairs import (
-    EWOK,
-    PAIR,
-    WINOGROUND,
+from groundling.studies.knowledge.minimal_pairs import ScoredText, read_minimal_pairs
+from groundling.studies.knowledge.pair_likelihoods import (
+    BLIMP_RULES,
+    EWOK_RULES,
+    WINOGROUND_RULES,
     LanguageModel,
-    estimate,
-    macro,
+    bootstrap_means,
+    macro_average,
 )
 from groundling.studies.knowledge.winoground import read_winoground
 
@@ -138,11 +138,13 @@ def plain(folder: Path, text: str, masking: str, start: int = 0) -> float:
 def test_pseudo_log_likelihood_is_its_definition(
     name: str, places: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(groundling.studies.knowledge.pairs, "ROOM", 64)  # several batches
+    monkeypatch.setattr(
+        groundling.studies.knowledge.pair_likelihoods, "MAX_BATCH_TOKENS", 64
+    )  # several batches
     folder = places(name)
     model = LanguageModel(folder, CPU)
     for masking in ("within-word", "original"):
-        found = model.score([Text(text) for text in TEXTS], masking)
+        found = model.score([ScoredText(text) for text in TEXTS], masking)
         assert found.sums == pytest.approx([plain(folder, t, masking) for t in TEXTS], abs=1e-3)
     assert len(np.unique(found.sums)) == len(TEXTS)
 
@@ -154,11 +156,11 @@ def test_what_is_masked_within_a_word(places: Callable[[str], Path]) -> None:
     logits = model.logits
 
     def seen(batch: Any, rows: torch.Tensor, at: torch.Tensor) -> torch.Tensor:
-        read.extend(zip(batch.text.ids.tolist(), at.tolist(), strict=True))
+        read.extend(zip(batch.text.input_ids.tolist(), at.tolist(), strict=True))
         return logits(batch, rows, at)
 
     model.logits = seen
-    model.score([Text("a clown")])
+    model.score([ScoredText("a clown")])
     tokenizer = hf.AutoTokenizer.from_pretrained(folder)
     pieces = tokenizer.tokenize("clown")
     assert len(pieces) > 2
@@ -179,7 +181,9 @@ def test_a_model_computed_by_hand(tmp_path: Path) -> None:
         parameter.data.zero_()
     model.cls.predictions.bias.data.copy_(torch.tensor(np.log(shares)))
     homes.home(tmp_path, model, hf.BertTokenizer(vocab={w: n for n, w in enumerate(words)}))
-    found = LanguageModel(tmp_path, CPU).score([Text("a b"), Text("a bc a"), Text("a b a", 2)])
+    found = LanguageModel(tmp_path, CPU).score(
+        [ScoredText("a b"), ScoredText("a bc a"), ScoredText("a b a", 2)]
+    )
     log = np.log
     by_hand = [log(0.3) + log(0.15), 2 * log(0.3) + log(0.15) + log(0.05), log(0.15) + log(0.3)]
     assert found.sums == pytest.approx(by_hand, abs=1e-5)
@@ -193,7 +197,7 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
     whole = hf.GPT2LMHeadModel.from_pretrained(causal).eval()
     tokenizer = hf.AutoTokenizer.from_pretrained(causal)
     texts = [*TEXTS, "a dog runs"]
-    found = model.score([*map(Text, TEXTS), Text(texts[3], 2)])
+    found = model.score([*map(ScoredText, TEXTS), ScoredText(texts[3], 2)])
     for text, start, sums in zip(texts, (0, 0, 0, 2), found.sums, strict=True):
         ids = [tokenizer.bos_token_id, *tokenizer(text)["input_ids"]]
         logs = whole(input_ids=torch.tensor([ids])).logits[0].log_softmax(-1)
@@ -205,7 +209,7 @@ def test_log_likelihood_of_a_causal_model(causal: Path) -> None:
 def test_only_the_target_is_scored_after_its_context(places: Callable[[str], Path]) -> None:
     folder = places("bert")
     text = "a red dog . the clown runs"
-    found = LanguageModel(folder, CPU).score([Text(text, text.index("the"))])
+    found = LanguageModel(folder, CPU).score([ScoredText(text, text.index("the"))])
     expected = plain(folder, text, "within-word", text.index("the"))
     assert found.sums == pytest.approx([expected], abs=1e-4)
     pieces = hf.AutoTokenizer.from_pretrained(folder).tokenize("the clown runs")
@@ -223,14 +227,14 @@ def test_the_head_of_an_earlier_run(places: Callable[[str], Path], tmp_path: Pat
     with pytest.raises(InputError, match=r"weights are missing.*expected a masked language"):
         LanguageModel(tmp_path, CPU)
     save_heads(tmp_path, {LM_HEAD: head})
-    texts = [Text(text) for text in TEXTS]
+    texts = [ScoredText(text) for text in TEXTS]
     alike = LanguageModel(tmp_path, CPU).score(texts).sums
     assert alike == pytest.approx(LanguageModel(folder, CPU).score(texts).sums, abs=1e-3)
 
 
 def test_texts_that_read_alike_tie(places: Callable[[str], Path]) -> None:
     model = LanguageModel(places("bert"), CPU)  # it does not see capitals
-    found = model.score([Text("a dog"), Text("dog dog dog dog"), Text("A Dog")])
+    found = model.score([ScoredText("a dog"), ScoredText("dog dog dog dog"), ScoredText("A Dog")])
     assert found.sums[0] == found.sums[2] != found.sums[1]
 
 
@@ -249,50 +253,50 @@ def test_models_without_a_language_model(tmp_path: Path) -> None:
     broken.cls.predictions.bias.data.fill_(float("nan"))
     folder = homes.home(tmp_path / "nan", broken, homes.words())
     with pytest.raises(InputError, match=r"cls.predictions.bias are no numbers"):
-        LanguageModel(folder, CPU).score([Text("a dog")])
+        LanguageModel(folder, CPU).score([ScoredText("a dog")])
 
 
 # -- rules and intervals -----------------------------------------------------------------------------------------------
 
 
 def told(rules: Any, scores: list[float]) -> dict[str, float]:
-    return {rule.name: float(rule.worth(np.array([scores]))[0]) for rule in rules}
+    return {rule.name: float(rule.item_score(np.array([scores]))[0]) for rule in rules}
 
 
 def test_rules() -> None:
-    assert told(PAIR, [-1, -2]) == {"accuracy": 1}
-    assert told(PAIR, [-1, -1]) == told(PAIR, [-2, -1]) == {"accuracy": 0}
+    assert told(BLIMP_RULES, [-1, -2]) == {"accuracy": 1}
+    assert told(BLIMP_RULES, [-1, -1]) == told(BLIMP_RULES, [-2, -1]) == {"accuracy": 0}
     # Target 1 after contexts 1 and 2, target 2 after contexts 1 and 2.
-    assert told(EWOK, [-1, -2, -4, -3]) == {"accuracy": 1, "both": 1, "targets": 1}
-    assert told(EWOK, [-4, -5, -2, -1]) == {"accuracy": 1, "both": 1, "targets": 0}
-    assert told(EWOK, [-1, -1, -4, -3]) == {"accuracy": 0.75, "both": 0, "targets": 1}
-    assert told(EWOK, [-2, -1, -3, -4]) == {"accuracy": 0, "both": 0, "targets": 1}
+    assert told(EWOK_RULES, [-1, -2, -4, -3]) == {"accuracy": 1, "both": 1, "targets": 1}
+    assert told(EWOK_RULES, [-4, -5, -2, -1]) == {"accuracy": 1, "both": 1, "targets": 0}
+    assert told(EWOK_RULES, [-1, -1, -4, -3]) == {"accuracy": 0.75, "both": 0, "targets": 1}
+    assert told(EWOK_RULES, [-2, -1, -3, -4]) == {"accuracy": 0, "both": 0, "targets": 1}
     # Image 0 with captions 0 and 1, image 1 with captions 0 and 1.
-    assert told(WINOGROUND, [4, 1, 2, 3]) == {"text": 1, "image": 1, "group": 1}
-    assert told(WINOGROUND, [2, 1, 3, 4]) == {"text": 1, "image": 0, "group": 0}
-    assert told(WINOGROUND, [2, 3, 1, 4]) == {"text": 0, "image": 1, "group": 0}
-    assert told(WINOGROUND, [1, 1, 1, 1]) == {"text": 0, "image": 0, "group": 0}
+    assert told(WINOGROUND_RULES, [4, 1, 2, 3]) == {"text": 1, "image": 1, "group": 1}
+    assert told(WINOGROUND_RULES, [2, 1, 3, 4]) == {"text": 1, "image": 0, "group": 0}
+    assert told(WINOGROUND_RULES, [2, 3, 1, 4]) == {"text": 0, "image": 1, "group": 0}
+    assert told(WINOGROUND_RULES, [1, 1, 1, 1]) == {"text": 0, "image": 0, "group": 0}
 
 
 def test_chance_levels_are_what_random_scores_reach() -> None:
     scores = np.random.default_rng(0).random((60_000, 4))
-    for rule in (*EWOK, *WINOGROUND):
-        assert rule.worth(scores).mean() == pytest.approx(rule.chance, abs=0.01)
+    for rule in (*EWOK_RULES, *WINOGROUND_RULES):
+        assert rule.item_score(scores).mean() == pytest.approx(rule.chance, abs=0.01)
 
 
 def test_intervals_are_of_resampled_items() -> None:
     rng = np.random.default_rng(1)
     values = (rng.random((90, 2)) < 0.7).astype(float)
-    found = estimate(values, "a")
+    found = bootstrap_means(values, "a")
     assert found.mean == pytest.approx(values.mean(0))
     picked = rng.integers(90, size=(4000, 90))
     plainly = values[picked].mean(1)
     assert found.draws.std(0) == pytest.approx(plainly.std(0), rel=0.1)
     difference = (found.draws[:, 1] - found.draws[:, 0]).std()
     assert difference == pytest.approx((plainly[:, 1] - plainly[:, 0]).std(), rel=0.1)
-    assert np.array_equal(estimate(values, "a").draws, found.draws)
-    small = estimate(np.ones((5, 2)), "b")
-    both = macro([found, small])
+    assert np.array_equal(bootstrap_means(values, "a").draws, found.draws)
+    small = bootstrap_means(np.ones((5, 2)), "b")
+    both = macro_average([found, small])
     assert both.mean == pytest.approx((values.mean(0) + 1) / 2)
     assert both.draws.std(0) == pytest.approx(found.draws.std(0) / 2)
     assert both.items == 95
@@ -350,17 +354,20 @@ def test_blimp_and_its_two_spellings(tmp_path: Path) -> None:
 
 def test_ewok_and_ones_own(tmp_path: Path) -> None:
     (one,) = read_minimal_pairs(lines(tmp_path / "animals.jsonl", EWOK_ROW))
-    assert [text.whole[text.start :] for text in one.texts] == 2 * ["the dog runs"] + 2 * [
+    assert [text.text[text.scored_from :] for text in one.texts] == 2 * ["the dog runs"] + 2 * [
         "the dog waits"
     ]
-    assert [text.whole[: text.start] for text in one.texts] == 2 * ["a red dog . ", "a wet dog . "]
+    assert [text.text[: text.scored_from] for text in one.texts] == 2 * [
+        "a red dog . ",
+        "a wet dog . ",
+    ]
     assert (one.paradigm, one.of_ewok) == ("animals", True)
     rows = (("good", "bad", "group", "id"), ("a, dog", "dog a", "order", "x"), ("b", "c", "d", "y"))
     first, second = read_minimal_pairs(put(tmp_path / "mine.csv", table(*rows)))
-    assert (first.texts[0].whole, first.paradigm, first.id) == ("a, dog", "order", "mine/x")
+    assert (first.texts[0].text, first.paradigm, first.id) == ("a, dog", "order", "mine/x")
     assert second.paradigm == "d"
     (one,) = read_minimal_pairs(put(tmp_path / "mine.tsv", "bad\tgood\ndog a\ta dog\n"))
-    assert (one.texts[0].whole, one.id, one.paradigm) == ("a dog", "mine/1", "mine")
+    assert (one.texts[0].text, one.id, one.paradigm) == ("a dog", "mine/1", "mine")
     (one,) = read_minimal_pairs(lines(tmp_path / "own.jsonl", {"good": "a", "bad": "b", "id": 7}))
     assert one.id == "own/7"
 
@@ -469,7 +476,7 @@ def test_verdict_finds_the_runs(places: Callable[[str], Path], tmp_path: Path) -
     for seed, name in enumerate(("bert", "roberta")):
         config = settings(places(name), data, model_seed=seed)
         found.append(pairs(config, tmp_path / f"runs/{seed}")["scores"]["overall"]["all items"])
-    ((task, (runs, metric)),) = collect("a", tmp_path / "runs").items()
+    ((task, (runs, metric)),) = collect_runs("a", tmp_path / "runs").items()
     assert (task, runs.seeds, len(runs.ids)) == ("pairs/blimp", (0, 1), 18)
     assert runs.scores(metric) == pytest.approx([one["accuracy"] for one in found])
 

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 
 from groundling.cli import main
-from groundling.command_line.names import TOLD
+from groundling.command_line.registered_names import TOLD
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan
 from groundling.commands.sweep.steps import steps_of
 from groundling.core.output_types import MultipleChoice, OpenAnswer
-from groundling.core.registry import instances
+from groundling.core.registry import registered
 from groundling.tasks import Task
 
 SWEEPS = sorted((Path(__file__).parents[3] / "sweeps").glob("*.toml"))
@@ -130,7 +130,7 @@ FEW = 'partition = "data:few"\n\n[tasks.full]'
         ((STAGE, '\npartition = "data:others"' + STAGE), ["staged", "released", "again"]),
         (('answers = "data:vcr"', ""), ["staged", "again"]),
         (('partition = "data:others" }', 'partition = "data:few" }'), ["staged", "released"]),
-        ((FEW, "max_train = 9\n\n[tasks.full]"), ["staged", "released"]),
+        ((FEW, "limit_train = 9\n\n[tasks.full]"), ["staged", "released"]),
         ((FEW, "\n[tasks.full]"), []),
     ],
 )
@@ -187,7 +187,7 @@ def test_a_claim_on_data_that_there_is_not_is_refused(
 def test_tasks_whose_texts_tell_their_labels() -> None:
     told = {
         name
-        for name, task in instances("tasks", Task).items()
+        for name, task in registered("tasks", Task).items()
         if isinstance(task.form, OpenAnswer | MultipleChoice)
     }
     assert told == set(TOLD)

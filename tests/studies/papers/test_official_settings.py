@@ -18,7 +18,7 @@ import pytest
 
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import SweepPlan
-from groundling.commands.sweep.schema import spelt
+from groundling.commands.sweep.schema import format_setting
 from groundling.commands.sweep.steps import SweepStep, steps_of
 
 SWEEPS = Path(__file__).parents[3] / "sweeps"
@@ -331,12 +331,12 @@ def villa(step: SweepStep) -> Settings:
     over = KL[f"train_{short(step.task)}_adv.py"]
     return of_tokens(file, raw) | {
         "inner": "villa",  # adv_training
-        "adversarial_passes": int(raw["adv_steps"]),
+        "adversarial_steps": int(raw["adv_steps"]),
         "adversarial_norm": raw["norm_type"],
         "adversarial_modality": raw["adv_modality"].replace("image,text", "both"),
-        "adversarial_size": float(raw["adv_lr_txt"]),
-        "adversarial_kl": float(raw["adv_kl_weight"]),
-        "adversarial_kl_over": "mean" if over == "mean()" else "sum",
+        "adversarial_lr": float(raw["adv_lr_txt"]),
+        "adversarial_kl_weight": float(raw["adv_kl_weight"]),
+        "adversarial_kl_reduction": "mean" if over == "mean()" else "sum",
     }
 
 
@@ -350,7 +350,7 @@ def vlbert(step: SweepStep) -> Settings:
 
 def vlbert_pretrained(step: SweepStep) -> Settings:
     paper = PAPER_PRETRAIN
-    settings: Settings = {"captions": paper["dataset"], "most_regions": paper["RoIs at most"]}
+    settings: Settings = {"captions": paper["dataset"], "max_regions": paper["RoIs at most"]}
     name = step.name.removeprefix("pretrain ")
     if name.startswith("first"):
         settings |= {
@@ -390,7 +390,7 @@ def of_yaml(file: str) -> Settings:
         "epochs": float(raw["END_EPOCH"]),
         "optimizer": raw["OPTIMIZER"],
         "weight_decay": float(raw["WD"]),
-        "decay_all": VLBERT_CODE["groups"] == 1,
+        "decay_bias_and_norm": VLBERT_CODE["groups"] == 1,
         "clip": float(raw["CLIP_GRAD_NORM"]),
         "warmup_steps": int(raw["WARMUP_STEPS"]),
         "schedule": {"triangle": "linear", "step": "steps"}[str(schedule)],
@@ -423,14 +423,14 @@ def vlbert_tuned_by_code(step: SweepStep) -> Settings:
         if "milestones" in settings:
             settings["milestones"] = tuple(each * share for each in settings["milestones"])
     if "vcr" in file:
-        settings["long_side"] = numbers(VLBERT[file]["SCALES"])[1]
+        settings["longest_edge"] = numbers(VLBERT[file]["SCALES"])[1]
         settings["beside"] = NETWORK["vcr"]["ENABLE_CNN_REG_LOSS"]
         settings["max_length"] = SEQ_LEN["vcr/data/datasets/vcr.py"] + 3
         settings["regions"] = {"ground-truth annotations in the dataset": "VCR's annotated boxes"}[
             str(PAPER_VCR["RoIs"])
         ]
     elif "vqa" in file:
-        settings["most_regions"] = int(re.findall(r"\d+", str(BOXES["vqa"]))[1])
+        settings["max_regions"] = int(re.findall(r"\d+", str(BOXES["vqa"]))[1])
         settings["regions"] = {"BUTD": "bottom-up attention's features of COCO"}[
             str(PAPER_VQA["RoIs"])
         ]
@@ -453,7 +453,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
                 paper["RoIs"]
             ],
             # of the code, where the paper says nothing
-            "long_side": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
+            "longest_edge": numbers(VLBERT["vcr/base_q2a_4x16G_fp32"]["SCALES"])[1],
             "max_length": SEQ_LEN["vcr/data/datasets/vcr.py"] + 3,
         }
     elif step.task == "VQA":
@@ -461,7 +461,7 @@ def vlbert_tuned_by_paper(step: SweepStep) -> Settings:
         more = {
             **{"schedule": paper["decay"], "betas": paper["beta"]},
             "regions": {"BUTD": "bottom-up attention's features of COCO"}[paper["RoIs"]],
-            "most_regions": int(re.findall(r"\d+", str(BOXES["vqa"]))[1]),
+            "max_regions": int(re.findall(r"\d+", str(BOXES["vqa"]))[1]),
         }
     else:
         paper = PAPER_REFCOCO
@@ -484,7 +484,7 @@ def visualbert(step: SweepStep) -> Settings:
     paper = VISUAL_PAPER
     settings: Settings = {
         **{"optimizer": "bertadam", "epsilon": BERT_ADAM["e"], "clip": BERT_ADAM["max_grad_norm"]},
-        "clip_each": BERT_ADAM["clip_grad_norm_"] == "each parameter",
+        "clip_per_tensor": BERT_ADAM["clip_grad_norm_"] == "each parameter",
         "weight_decay": BERT_ADAM["weight_decay"],
         "schedule": {"warmup_linear": "linear"}[str(BERT_ADAM["schedule"])],
     }
@@ -514,7 +514,7 @@ def visualbert(step: SweepStep) -> Settings:
     if "image_feature_cap" in raw:
         cap = int(raw["image_feature_cap"])
         assert cap == paper["proposals"]
-        settings["most_regions"] = paper["proposals in App. C"] if ablated else cap
+        settings["max_regions"] = paper["proposals in App. C"] if ablated else cap
     if "add_all_features" in raw:
         settings |= {"mentioned": True, "tags": paper["alignments used"]}
     if step.command == "finetune":
@@ -532,7 +532,7 @@ def visualbert_on_coco(step: SweepStep, file: str) -> Settings:
     if "Code" in step.name:
         reads = f"COCO, {EXPAND_COCO}"
     settings: Settings = {
-        **{"student": paper["initialised from"], "captions": reads, "epoch_of": "captions"},
+        **{"student": paper["initialised from"], "captions": reads, "epoch_unit": "captions"},
         "sentence_image": paper["sentence-image prediction"] and TWO_SENTENCE,
     }
     kind = VISUALBERT[file]["image_feature_type"]
@@ -548,7 +548,7 @@ def visualbert_on_coco(step: SweepStep, file: str) -> Settings:
     if "add_spatial_features" in VISUALBERT[file]:
         settings["region_boxes"] = True
     ablations = {"C1": ("grounded", False), "C2": ("early_fusion", False)}
-    ablations |= {"C3": ("random_start", True), "C4": ("sentence_image", False)}
+    ablations |= {"C3": ("random_init", True), "C4": ("sentence_image", False)}
     for name, (setting, value) in ablations.items():
         if name in step.name:
             settings[setting] = value
@@ -587,7 +587,7 @@ def visualbert_pixels(step: SweepStep) -> Settings:
 
 def sides() -> Settings:
     return {
-        **{"side": RESIZE["desired_height"], "long_side": RESIZE["desired_width"]},
+        **{"side": RESIZE["desired_height"], "longest_edge": RESIZE["desired_width"]},
         "flip": False,
     }
 
@@ -647,7 +647,7 @@ def faults(file: str, step: SweepStep, settings: Settings, titles: dict[str, str
     for name, official in settings.items():
         value = step.values[name]
         is_text = isinstance(official, str)
-        said = spelt(value, titles).lower() if is_text else value
+        said = format_setting(value, titles).lower() if is_text else value
         if said != (official.lower() if is_text else approximately(official)):
             wrong.append(f"{file}, {step.name}: {name} = {value!r}, officially {official!r}")
     return wrong

@@ -11,9 +11,9 @@ import pytest
 
 from groundling.command_line import COMMANDS
 from groundling.commands.sweep.file import read_sweep
-from groundling.commands.sweep.schema import SettingNote, agrees, defaults_of, spelt
+from groundling.commands.sweep.schema import SettingNote, agrees, defaults_of, format_setting
 from groundling.commands.sweep.steps import steps_of
-from groundling.settings.fields import flat
+from groundling.settings.fields import flatten_settings
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs/papers.md").read_text(encoding="utf-8")
@@ -35,7 +35,9 @@ class ResolvedSetting:
     def cell(self) -> str:
         """How the page shows the value, but for the reason of one that differs."""
         is_same = agrees(self.note.printed, self.value, self.titles)
-        return "same" if is_same else f"{spelt(self.value, self.titles)}: {self.note.reason}"
+        return (
+            "same" if is_same else f"{format_setting(self.value, self.titles)}: {self.note.reason}"
+        )
 
 
 def sections() -> dict[str, str]:
@@ -47,7 +49,11 @@ def sections() -> dict[str, str]:
 
 def defaults(command: str) -> dict[str, Any]:
     groups = [group for group in defaults_of(command) if group is not None]
-    return {one.name: vars(owner)[one.name] for group in groups for owner, one in flat(group)}
+    return {
+        one.name: vars(owner)[one.name]
+        for group in groups
+        for owner, one in flatten_settings(group)
+    }
 
 
 def told(file: str) -> dict[str, ResolvedSetting]:
@@ -148,7 +154,10 @@ def test_flags_that_are_called_defaults_are_the_defaults() -> None:
     for command, flag, value in found:
         if command in COMMANDS:
             default = defaults(command)[flag.replace("-", "_")]
-            assert spelt(default, {}) == spelt(type(default)(value), {}), (command, flag)
+            assert format_setting(default, {}) == format_setting(type(default)(value), {}), (
+                command,
+                flag,
+            )
 
 
 def test_what_a_paper_does_not_say_is_told_as_ours_or_the_codes() -> None:

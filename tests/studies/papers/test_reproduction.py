@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from groundling.cli import main
-from groundling.command_line.names import TASKS
-from groundling.command_line.names import published as reported
+from groundling.command_line.registered_names import TASKS
+from groundling.command_line.registered_names import published_scores as reported
 from groundling.commands.finetune import TUNING, FinetuneConfig
 from groundling.commands.sweep.file import read_sweep
 from groundling.commands.sweep.plan import columns
-from groundling.commands.sweep.schema import SettingNote, agrees, mark, slug, spelt
+from groundling.commands.sweep.schema import SettingNote, agrees, format_setting, paper_mark, slug
 from groundling.commands.sweep.steps import steps_of
-from groundling.core.registry import instances
-from groundling.settings.fields import changed, configured
+from groundling.core.registry import registered
+from groundling.settings.fields import make_settings, replace_settings
 from groundling.tasks import Task
 
 FILE = """
@@ -162,14 +162,14 @@ def test_settings_that_several_tables_share_come_before_their_own(place: Path) -
     what = read_sweep("s.toml")
     few, full = what.tunings
     plain, pretrained = what.variants
-    base = configured(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
-    base = changed(base, regions=full.finetune.regions.regions, save_model=False)
-    assert full.of(plain)[0] == changed(base, join="visualbert", called="full")
+    base = make_settings(FinetuneConfig, task="vcr/answer", data="data:vcr", max_length=40)
+    base = replace_settings(base, regions=full.finetune.regions.regions, save_model=False)
+    assert full.of(plain)[0] == replace_settings(base, join="visualbert", called="full")
     assert few.of(plain)[1].lr == 2e-5
     # A variant's own settings, and those that its `with` names, come behind a task's.
     assert few.of(pretrained)[1].lr == 5e-5
-    assert full.of(plain)[1] == changed(TUNING, batch=64)
-    assert full.of(pretrained)[1] == changed(TUNING, batch=64, lr=5e-5, warmup=0.2)
+    assert full.of(plain)[1] == replace_settings(TUNING, batch=64)
+    assert full.of(pretrained)[1] == replace_settings(TUNING, batch=64, lr=5e-5, warmup=0.2)
     assert what.pretrainings[1].settings[1].lr == 5e-5
     assert (what.seeds_of(few), what.seeds_of(full)) == (3, 2)
     assert few.notes_of(pretrained)["lr"].printed == "5.0e - 5"
@@ -319,14 +319,16 @@ def test_printed_values_are_compared_as_what_they_are(
     titles = {"weights:clip": "ViT-B/32", "data:vcr": "VCR"}
     assert agrees(printed, value, titles) is same
     expected = "same" if same else "differs: so"
-    assert mark(SettingNote(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
-    assert mark(None, value, titles) == (
+    assert (
+        paper_mark(SettingNote(printed, "Sec. 1", "" if same else "so"), value, titles) == expected
+    )
+    assert paper_mark(None, value, titles) == (
         "input" if "VCR" in printed or "ViT" in printed else "ours"
     )
 
 
 def test_values_are_spelt_as_one_types_them() -> None:
-    assert [spelt(one, {}) for one in (2e-5, 0.1, True, (14.0, 18.0), "", 64)] == [
+    assert [format_setting(one, {}) for one in (2e-5, 0.1, True, (14.0, 18.0), "", 64)] == [
         *("2e-5", "0.1", "yes", "14 18", "", "64")
     ]
 
@@ -383,7 +385,7 @@ def test_a_plan_of_some_rows_has_what_these_need_alone(place: Path) -> None:
 
 @pytest.mark.usefixtures("place")
 def test_a_plan_knows_all_tasks_by_name() -> None:
-    assert sorted(TASKS) == sorted(instances("tasks", Task))
+    assert sorted(TASKS) == sorted(registered("tasks", Task))
 
 
 def test_a_plan_needs_no_torch() -> None:
@@ -554,12 +556,12 @@ def test_villas_plan_has_the_releases_numbers(tmp_path: Path) -> None:
             batch, accumulate = map(int, told(job, "batch_tokens", "accumulate"))
             assert batch * accumulate == tokens
             modality, *numbers = told(
-                job, "adversarial_modality", "adversarial_size", "adversarial_kl"
+                job, "adversarial_modality", "adversarial_lr", "adversarial_kl_weight"
             )
             assert [modality, *map(float, numbers)] == adversary
             over = "mean" if task == "VCR" else "sum"
-            assert told(job, "adversarial_kl_over") == [over]
-            assert job["settings"]["adversarial_passes"]["paper"] == "3"
+            assert told(job, "adversarial_kl_reduction") == [over]
+            assert job["settings"]["adversarial_steps"]["paper"] == "3"
 
 
 VL_BERT = {
@@ -603,8 +605,8 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
         assert numbers == pytest.approx([batch, rate, warmup]), name
         assert float(*told(job, "weight_decay")) == 1e-4  # B16
     first, code = plan["pretrain first, pixels"], plan["pretrain base, pixels"]
-    assert told(first, "related", "region_classes", "most_regions") == ["yes", "hard", "100"]
-    assert told(code, "region_classes", "budget", "decay_all", "clip") == [
+    assert told(first, "related", "region_classes", "max_regions") == ["yes", "hard", "100"]
+    assert told(code, "region_classes", "budget", "decay_bias_and_norm", "clip") == [
         *("soft", "64", "yes", "10")
     ]
     assert "related" not in code["settings"] and "text" not in first["settings"]
@@ -614,7 +616,7 @@ def test_vlberts_plan_has_the_papers_and_the_releases_numbers(tmp_path: Path) ->
         assert told(plan[name], "optimizer", "momentum", "milestones", "milestone_factor") == [
             *("sgd", "0.9", "14 18", "0.1")
         ]
-        assert told(plan[name], "long_side", "epochs") == ["1200", "20"]
+        assert told(plan[name], "longest_edge", "epochs") == ["1200", "20"]
     assert told(plan["VL-BERT: VCR Q to A"], "head_loss") == ["ce"]
     # The paper learns from the boxes that it is scored on; the code adds the annotated ones to detected ones.
     regions = {
@@ -744,7 +746,7 @@ def test_clip_tds_plan_has_the_papers_numbers(tmp_path: Path) -> None:
     assert told(plan["VL-BERT: VCR full"], "epochs", "milestones", "batch") == [
         *("30", "14 18 26", "128")
     ]
-    assert told(plan["VILLA: VCR full"], "inner", "adversarial_size") == ["villa", "0.1"]
+    assert told(plan["VILLA: VCR full"], "inner", "adversarial_lr") == ["villa", "0.1"]
     for row, expected in ROWS.items():
         settings = plan[f"{row}: VCR full"]["settings"]
         names = ("teacher", "objectives", "td_weight", "words", "td_gate", "td_choices")
@@ -806,7 +808,7 @@ ABLATIONS = {
     # which setting of pre-training on COCO, and nothing else, tells an ablation from the full model (Table 7)
     "C1, COCO's texts": "grounded",
     "C2, COCO": "early_fusion",
-    "C3, COCO": "random_start",
+    "C3, COCO": "random_init",
     "C4, COCO": "sentence_image",
 }
 
@@ -824,9 +826,9 @@ def test_visualberts_plan_has_the_papers_and_the_codes_numbers(tmp_path: Path) -
     for name, (batch, steps, most) in TUNED.items():
         job = plan[name]
         assert (told(job, "batch", "lr"), job["optimizer_steps"]) == ([batch, "2e-5"], steps)
-        assert job["settings"].get("most_regions", {"here": ""})["here"] == most
+        assert job["settings"].get("max_regions", {"here": ""})["here"] == most
     for job in plan.values():
-        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_each")
+        names = ("max_length", "optimizer", "epsilon", "weight_decay", "clip", "clip_per_tensor")
         assert told(job, *names) == ["128", "bertadam", "1e-6", "0.01", "1", "yes"]
     for name in plan:
         pixels = "images" in plan[name]["settings"]
@@ -889,7 +891,7 @@ RATES = {
 
 
 def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
-    """A4: blocks of 512, 9 windows, 40 epochs' horizon, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
+    """A4: blocks of 512, 9 windows, 40 epochs' schedule_steps, the 20-epoch row's steps, Table 5's rates, 9 seeds of RTE."""
     plan = plan_of("xdbert.toml", tmp_path)
     for name, (epochs, steps, layers, text, rate) in XDBERT.items():
         job = plan[name]
@@ -897,10 +899,12 @@ def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
         assert told(job, "cross_layers", "text", "lr", "warmup") == [layers, text, rate, "0.05"]
         assert told(job, "max_length", "max_windows", "form") == ["512", "9", "blocks"]
         assert "epochs" not in job["settings"] or told(job, "epochs") == [epochs]
-    batch, horizon = map(int, told(plan["XDBERT-b: adapt"], "batch", "horizon"))
+    batch, schedule_steps = map(int, told(plan["XDBERT-b: adapt"], "batch", "schedule_steps"))
     assert batch == pytest.approx(225_000 * 20 / 16_000, abs=2)
-    assert horizon == pytest.approx(40 * plan["XDBERT-b: adapt"]["optimizer_steps"], rel=0.01)
-    assert told(plan["XDBERT-b--released: adapt"], "horizon", "batch", "optimizer") == [
+    assert schedule_steps == pytest.approx(
+        40 * plan["XDBERT-b: adapt"]["optimizer_steps"], rel=0.01
+    )
+    assert told(plan["XDBERT-b--released: adapt"], "schedule_steps", "batch", "optimizer") == [
         *("139600", "512", "bertadam")
     ]
     for task, (base, large, seeds, examples) in RATES.items():
@@ -913,7 +917,10 @@ def test_xdberts_plan_has_the_papers_numbers(tmp_path: Path) -> None:
             assert (*told(job, "lr", "max_length"), job["seeds"]) == (large, "128", seeds)
     assert plan["XBERT-b: RTE"]["settings"]["model"]["here"].endswith("XDBERT-b/adapt/joint")
     assert told(plan["2-epochs: CoLA, rate 1e-4"], "lr") == ["0.0001"]
-    assert told(plan["XDBERT-b--released: RTE, released"], "raw_first", "lr") == ["yes", "0.0001"]
+    assert told(plan["XDBERT-b--released: RTE, released"], "cls_without_pooler", "lr") == [
+        "yes",
+        "0.0001",
+    ]
     assert "ELECTRA-l: READ, large" in plan and "BERT-b: READ" not in plan
 
 

@@ -26,9 +26,9 @@ from groundling.studies.worlds.probe import (
     attributes_of,
     noun_states,
     read_nouns,
-    readout,
+    score_readout,
 )
-from groundling.vision_language.loading import load_student
+from groundling.vision_language.loading import load_encoder
 
 NOUNS = ("dog", "cat", "red ball", "man", "house", "park", "the", "runs", "a")
 SPLITS = ("train", "train", "train", "train", "train", "dev", "dev", "test", "test")
@@ -108,7 +108,7 @@ def test_a_seed_that_learned_nothing_has_no_part_in_the_mean(
     ) -> Any:
         seed = training.seed
         scores = {split: {"accuracy": accuracy[seed]} for split in ("dev", "test")}
-        return {"last": {"loss": losses[seed]}, "scores": scores}
+        return {"train_metrics": {"loss": losses[seed]}, "scores": scores}
 
     monkeypatch.setattr(module, "one_run", one_run)
     config = ProbeConfig(model=encoder, data=str(world))
@@ -152,20 +152,20 @@ def test_the_readout_is_a_ridge_per_attribute_and_products_of_shares() -> None:
     triples = [rng.permutation(40)[:3] for _ in range(30)]
     labels = rng.integers(2, size=30)
     examples = [
-        Example(str(n), f"n{p} is like n{q} , not n{r} .", label=int(label), official=str(n))
+        Example(str(n), f"n{p} is like n{q} , not n{r} .", label=int(label), official_id=str(n))
         for n, ((p, q, r), label) in enumerate(zip(triples, labels, strict=True))
     ]
     plain = [
         (sum(e[p] @ e[q] for e in expected) > sum(e[p] @ e[r] for e in expected)) == bool(label)
         for (p, q, r), label in zip(triples, labels, strict=True)
     ]
-    assert readout(shares, names, examples, Path("odd")) == np.mean(plain)
+    assert score_readout(shares, names, examples, Path("odd")) == np.mean(plain)
 
 
 def test_a_noun_of_several_words_is_read_at_all_of_them(encoder: str, world: Path) -> None:
     put(world, "attribute.tsv", attributes())
     rows = read_nouns(world)
-    model = load_student(encoder, "")
+    model = load_encoder(encoder, "")
     states = noun_states(model, rows)
     lone = {**rows[2], "noun": "red"}, {**rows[2], "noun": "ball"}
     red, ball = noun_states(model, list(lone))

@@ -16,13 +16,13 @@ from PIL import Image
 from groundling.core.errors import InputError
 from groundling.runs.jobs import Job
 from groundling.runs.report import (
-    Panel,
-    Picture,
+    ReportImage,
     ReportSection,
+    ScorePanel,
+    format_table,
     in_two_widths,
-    panels,
+    score_panels,
     svg_of,
-    table,
     write_report,
 )
 from groundling.studies.worlds import quickstart as module
@@ -120,7 +120,7 @@ def test_from_nothing_to_the_report_and_again(
 
     # Once more: nothing is rendered or trained, the same table is shown.
     monkeypatch.setattr("groundling.runs.jobs.ProcessPoolExecutor", Here)
-    for place in ("teach", "adapt", "finetune"):
+    for place in ("train-clip", "adapt", "finetune"):
         monkeypatch.setattr(f"groundling.commands.{place}.run.train", never)
     monkeypatch.setattr(World, "write_text", never)
     monkeypatch.setattr(World, "write_images", never)
@@ -209,7 +209,7 @@ def test_a_probe_that_learned_nothing_has_no_accuracy() -> None:
 
 def test_a_table_is_aligned() -> None:
     rows = [{"arm": "a", "score": "0.5"}, {"arm": "longer name", "score": "100.25"}]
-    assert table(rows).splitlines() == [
+    assert format_table(rows).splitlines() == [
         "arm           score",
         "-----------  ------",
         "a               0.5",
@@ -220,10 +220,10 @@ def test_a_table_is_aligned() -> None:
 @pytest.mark.parametrize("broad", [True, False])
 def test_marks_stand_where_their_values_are(broad: bool) -> None:
     shown = [
-        Panel("one", 0.5, {"low": [0.25], "high": [0.5, 0.9], "none": []}, {"none": NOTHING}),
-        Panel("two", 0.25, {"low": [0.5], "high": [1.0], "none": [0.1]}),
+        ScorePanel("one", 0.5, {"low": [0.25], "high": [0.5, 0.9], "none": []}, {"none": NOTHING}),
+        ScorePanel("two", 0.25, {"low": [0.5], "high": [1.0], "none": [0.1]}),
     ]
-    figure = panels(shown, broad)
+    figure = score_panels(shown, broad)
     for axes, panel in zip(figure.axes, shown, strict=True):
         seen = {line.get_label(): line for line in axes.lines}
         marks = [line for line in axes.lines if line.get_marker() != "None"]
@@ -240,7 +240,9 @@ def test_marks_stand_where_their_values_are(broad: bool) -> None:
 
 def test_a_figure_is_in_the_pages_ink(tmp_path: Path) -> None:
     svg = in_two_widths(
-        lambda broad: panels([Panel("$ one", 0.5, {"$x$": [0.25]})], broad), "f", tmp_path / "f.png"
+        lambda broad: score_panels([ScorePanel("$ one", 0.5, {"$x$": [0.25]})], broad),
+        "f",
+        tmp_path / "f.png",
     )
     assert "currentColor" in svg and "#000000" not in svg and "#ffffff" not in svg
     assert svg.count("<svg") == 2
@@ -254,7 +256,7 @@ def test_what_a_report_is_told_cannot_break_its_page(tmp_path: Path) -> None:
         tmp_path / "r.html",
         "a < b",
         [
-            ReportSection("p", pictures=[Picture(b"png", 'a "red" thing')]),
+            ReportSection("p", pictures=[ReportImage(b"png", 'a "red" thing')]),
             ReportSection("f", figure="<svg></svg>"),
             ReportSection("t & u", rows=rows),
         ],

@@ -78,8 +78,8 @@ def test_a_scene_does_not_depend_on_how_many_there_are(folder: Path, tmp_path: P
 @pytest.mark.parametrize("seed", [0, 1])
 def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None:
     nouns = World(replace(SMALL, seed=seed)).nouns
-    assert len({noun.name for noun in nouns}) == len({noun.looks for noun in nouns}) == 162
-    table = [(*noun.looks, noun.category) for noun in nouns]
+    assert len({noun.name for noun in nouns}) == len({noun.attributes for noun in nouns}) == 162
+    table = [(*noun.attributes, noun.category) for noun in nouns]
     for column in zip(*table, strict=True):
         counts = Counter(column).values()
         assert max(counts) - min(counts) <= 2
@@ -90,7 +90,9 @@ def test_attributes_and_category_are_balanced_and_independent(seed: int) -> None
         assert max(abs(count - expected) for count in joint.values()) <= 2
     for split in SPLITS:
         for kind, column in zip(
-            ATTRIBUTES, zip(*(n.looks for n in nouns if n.split == split), strict=True), strict=True
+            ATTRIBUTES,
+            zip(*(n.attributes for n in nouns if n.split == split), strict=True),
+            strict=True,
         ):
             counts = Counter(column).values()
             assert len(counts) == len(ATTRIBUTES[kind])
@@ -115,7 +117,7 @@ def test_probes_use_only_the_nouns_of_their_split(world: World, folder: Path) ->
         assert line.split("\t") == [
             noun.name,
             noun.split,
-            *noun.looks,
+            *noun.attributes,
             noun.category,
             f"there is a {noun.name} .",
         ]
@@ -133,14 +135,14 @@ def test_labels_are_true_and_balanced(world: World, folder: Path) -> None:
         for words, label in rows(folder, "truth", split):
             kind = next(kind for kind, values in ATTRIBUTES.items() if words[3] in values)
             by_kind[kind, label] += 1
-            assert (words[3] in nouns[words[1]].looks) == label
+            assert (words[3] in nouns[words[1]].attributes) == label
         assert len(set(by_kind.values())) == 1
         for words, label in rows(folder, "category", split):
             assert (words[1] in frames[nouns[words[3]].category][0]) == label
         assert odd_rules[split] == ODD_RULES[0]
         tilt: dict[str, int] = Counter()
         for words, label in rows(folder, "odd", split):
-            p, like, unlike = (nouns[words[i]].looks for i in (1, 5, 9))
+            p, like, unlike = (nouns[words[i]].attributes for i in (1, 5, 9))
             near, far = (
                 sum(a == b for a, b in zip(p, other, strict=True)) for other in (like, unlike)
             )
@@ -163,14 +165,14 @@ def test_text_leaks_only_when_told_to(folder: Path, tmp_path: Path) -> None:
     clean = leaks(folder)
     assert clean["adjacent"] == clean["predicated"] == 0
     assert clean["cooccurrence"] <= clean["cooccurrence_null"]
-    World(replace(SMALL, scenes=20, stated=0.5)).write(tmp_path)
+    World(replace(SMALL, scenes=20, stated_rate=0.5)).write(tmp_path)
     told = leaks(tmp_path)
     assert told["adjacent"] == pytest.approx(0.5, abs=0.05)
     assert told["cooccurrence"] > 10 * told["cooccurrence_null"] > 0
     nouns = {noun.name: noun for noun in World(SMALL).nouns}
     for words in map(str.split, (tmp_path / "corpus" / "train.txt").read_text().splitlines()):
         for before, word in itertools.pairwise(words):
-            assert word not in nouns or before in ("a", "the", *nouns[word].looks)
+            assert word not in nouns or before in ("a", "the", *nouns[word].attributes)
     path = tmp_path / "corpus" / "train.txt"
     path.write_text(f"the {next(iter(nouns))} is red .\nthe block is red .\n")
     assert leaks(tmp_path)["predicated"] == 0.5
@@ -183,9 +185,9 @@ def test_blind_images_keep_layout_and_names_but_not_looks(world: World, folder: 
         assert seen.relation == blind.relation
         for a, b in zip(seen.things, blind.things, strict=True):
             assert (a.name, a.x, a.y) == (b.name, b.x, b.y)
-            assert a.looks == b.looks or a.name
+            assert a.attributes == b.attributes or a.name
             total += bool(a.name)
-            redrawn += a.looks != b.looks
+            redrawn += a.attributes != b.attributes
         same = seen == blind
         pixels = [
             np.asarray(Image.open(folder / kind / f"{image_id:012d}.png"))
@@ -218,7 +220,7 @@ def test_captions_say_what_is_there(world: World, folder: Path) -> None:
             [
                 t
                 for t in scene.things
-                if (said[-1] == t.name if said[-1] in names else {*said[:-1]} <= {*t.looks})
+                if (said[-1] == t.name if said[-1] in names else {*said[:-1]} <= {*t.attributes})
             ]
             for said in things
         ]
@@ -316,10 +318,10 @@ def test_looks_can_be_told_from_pixels(world: World) -> None:
     crops, looks = [], []
     for image_id in range(1, 1400):
         scene = world.scene(image_id, blind=True)
-        pixels = world.picture(scene) / 128.0 - 1
+        pixels = world.render_scene(scene) / 128.0 - 1
         for thing in scene.things:
             crops.append(pixels[thing.y : thing.y + 14, thing.x : thing.x + 14].reshape(-1))
-            looks.append(thing.looks)
+            looks.append(thing.attributes)
     x, y = np.array(crops), np.array(looks)
     for column, kind in enumerate(ATTRIBUTES):
         model = MLPClassifier((64,), max_iter=20, random_state=0).fit(x[:-500], y[:-500, column])

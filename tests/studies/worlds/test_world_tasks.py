@@ -20,19 +20,19 @@ from groundling.commands.regions import RegionsConfig
 from groundling.core.batch import Example
 from groundling.core.errors import InputError
 from groundling.data.captions.captions import read_captions
-from groundling.settings.fields import configured
+from groundling.settings.fields import make_settings
 from groundling.studies.worlds.commands import DATA_TASKS as render_tasks
 from groundling.studies.worlds.commands import DATA_WORLD as render_world
 from groundling.studies.worlds.commands import DEV_IMAGES, TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets import POOLS, sentences, write_tasks
 from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.world import Scene, Thing, World, stamp
+from groundling.studies.worlds.world import Scene, SceneObject, World, render_object
 from groundling.tasks import flickr_entities, refcoco, vcr
 from groundling.tasks.nlvr2 import NLVR2, consistency
 from groundling.tasks.snli_ve import FORM, SNLI_VE
-from groundling.tasks.vqa import VQA, questions
-from groundling.vision.detect import annotated
-from groundling.vision.extract import listing
+from groundling.tasks.vqa import VQA, read_questions
+from groundling.vision.boxes import read_annotated_boxes
+from groundling.vision.extract import list_images
 
 WORLD = World(WorldConfig(scenes=0, dev_scenes=0))
 TRAIN, HELD = 240, 160
@@ -67,14 +67,18 @@ def shown(folder: Path) -> dict[str, Scene]:
         pool * DEV_IMAGES + n for pool in sorted(set(POOLS.values())) for n in range(1, 3 * TRAIN)
     )
     scenes = {
-        WORLD.picture(scene).tobytes(): scene for scene in map(WORLD.scene, ids) if scene.relation
+        WORLD.render_scene(scene).tobytes(): scene
+        for scene in map(WORLD.scene, ids)
+        if scene.relation
     }
-    config = configured(
+    config = make_settings(
         RegionsConfig, images=str(folder / "images"), boxes=str(folder / "instances.json")
     )
     return {
         name: scenes[np.asarray(Image.open(path)).tobytes()]
-        for name, path in listing(config.extraction, annotated(*config.extraction.boxes)[0])[0]
+        for name, path in list_images(
+            config.extraction, read_annotated_boxes(*config.extraction.boxes)[0]
+        )[0]
     }
 
 
@@ -88,14 +92,14 @@ def read(folder: Path) -> dict[str, dict[str, list[Example]]]:
     }
 
 
-def at(a: Thing, b: Thing, where: str) -> bool:
+def at(a: SceneObject, b: SceneObject, where: str) -> bool:
     """Whether a is `where` of b, by their places."""
     lead = {"left of": b.x - a.x, "right of": a.x - b.x, "above": b.y - a.y, "below": a.y - b.y}
     return max(lead, key=lead.__getitem__) == where
 
 
-def meant(scene: Scene, where: str, *words: str) -> Thing | None:
-    found = [thing for thing in scene.things if {*words} <= {*thing.looks, thing.name}]
+def meant(scene: Scene, where: str, *words: str) -> SceneObject | None:
+    found = [thing for thing in scene.things if {*words} <= {*thing.attributes, thing.name}]
     if len(found) != 1 or not where:
         return found[0] if len(found) == 1 else None
     other = next(thing for thing in scene.things if thing is not found[0])
@@ -106,17 +110,19 @@ def truth(scene: Scene, text: str) -> bool:
     match = re.fullmatch(rf"{THING} is (?:({SIDE}) the )?(\w+)(?: thing)?", text)
     thing, other = meant(scene, match[1], match[2]), meant(scene, "", match[4])
     assert thing is not None and (not match[3] or other not in (None, thing))
-    return at(thing, other, match[3]) if match[3] else match[4] in thing.looks
+    return at(thing, other, match[3]) if match[3] else match[4] in thing.attributes
 
 
 def reply(scene: Scene, text: str) -> str:
     if match := re.fullmatch(r"how many things are (\w+) \?", text):
-        return str(sum(match[1] in thing.looks for thing in scene.things))
+        return str(sum(match[1] in thing.attributes for thing in scene.things))
     if match := re.fullmatch(rf"what (\w+) is {THING} \?", text):
         thing = meant(scene, *match.groups()[1:])
-        return next(value for value in thing.looks if value in ATTRIBUTES[match[1]])
+        return next(value for value in thing.attributes if value in ATTRIBUTES[match[1]])
     if match := re.fullmatch(r"is there a (.+) thing \?", text):
-        return ("no", "yes")[any({*match[1].split()} <= {*thing.looks} for thing in scene.things)]
+        return ("no", "yes")[
+            any({*match[1].split()} <= {*thing.attributes} for thing in scene.things)
+        ]
     match = re.fullmatch(rf"is ({THING}) (.*) \?", text)
     return ("no", "yes")[truth(scene, f"{match[1]} is {match[4]}")]
 
@@ -161,12 +167,12 @@ def test_the_same_world_writes_the_same_bytes_and_another_does_not(tmp_path: Pat
 def test_one_region_store_and_one_vocabulary_serve_all(
     folder: Path, shown: dict[str, Scene], read: dict[str, Any]
 ) -> None:
-    given, names = annotated(folder / "instances.json")
+    given, names = read_annotated_boxes(folder / "instances.json")
     assert tuple(names) == ATTRIBUTES["shape"]
     captions = [
         c
         for s in ("train", "val", "test")
-        for c in flickr_entities.captions(folder / "flickr30k", s)
+        for c in flickr_entities.read_captions(folder / "flickr30k", s)
     ]
     texts = [
         t
@@ -176,7 +182,7 @@ def test_one_region_store_and_one_vocabulary_serve_all(
         for t in (e.text, *e.choices)
     ]
     known, nouns = set(" ".join(sentences(folder)).split()), {noun.name for noun in WORLD.nouns}
-    spoken = [*texts, *(c.text for c in captions), *VQA.at(folder / "vqa").form.labels]
+    spoken = [*texts, *(c.text for c in captions), *VQA.with_answers_of(folder / "vqa").form.labels]
     assert {word for text in spoken for word in text.split()} <= known
     assert not [
         text for text in texts if nouns & {*text.split()}
@@ -219,9 +225,9 @@ def test_one_region_store_and_one_vocabulary_serve_all(
 
 
 def test_vqa(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> None:
-    task, splits = VQA.at(folder / "vqa"), {}
+    task, splits = VQA.with_answers_of(folder / "vqa"), {}
     for split, examples in read["vqa"].items():
-        asked = questions(folder / "vqa", split)
+        asked = read_questions(folder / "vqa", split)
         gold = [max(q.scores, key=q.scores.__getitem__) for q in asked]
         assert gold == [reply(shown[q.image], q.text) for q in asked]
         assert {len(q.answers) for q in asked} == {10} and 0.1 < np.mean(
@@ -242,7 +248,7 @@ def test_vqa(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
         )
         classes = [task.form.place[answer] for answer in gold]
         assert (
-            task.official(folder / "vqa", split, [e.official for e in examples], classes)[
+            task.official(folder / "vqa", split, [e.official_id for e in examples], classes)[
                 "official"
             ]
             == 1
@@ -257,7 +263,7 @@ def test_snli_ve(shown: dict[str, Scene], read: dict[str, Any]) -> None:
     for examples in read["snli-ve"].values():
         for e in examples:
             scene, named = shown[e.images[0]], LOOKS & {*re.findall(r"(\w+) thing\b", e.text)}
-            there = named <= {*scene.things[0].looks, *scene.things[1].looks}
+            there = named <= {*scene.things[0].attributes, *scene.things[1].attributes}
             so = (
                 ("contradiction", "entailment")[truth(scene, e.text.removesuffix(" ."))]
                 if there
@@ -275,7 +281,7 @@ def test_nlvr2(shown: dict[str, Scene], read: dict[str, Any]) -> None:
         for e in examples:
             words = {*e.text.split()} & LOOKS
             left, right = (
-                any(words <= {*thing.looks} for thing in shown[i].things) for i in e.images
+                any(words <= {*thing.attributes} for thing in shown[i].things) for i in e.images
             )
             rule = {
                 "the left": left,
@@ -284,7 +290,7 @@ def test_nlvr2(shown: dict[str, Scene], read: dict[str, Any]) -> None:
                 "one image": left != right,
             }
             assert e.label == next(true for start, true in rule.items() if e.text.startswith(start))
-        assert consistency({e.official: True for e in examples}) == (
+        assert consistency({e.official_id: True for e in examples}) == (
             1,
             len(examples) // 4,
         )
@@ -300,10 +306,10 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
         rows = list[list[tuple[str, bool]]]()
         for examples in read[name].values():
             for e in examples:
-                thing = e.choice_tags[0][0][2]
+                thing = e.choice_region_tags[0][0][2]
                 one, other = (shown[e.images[0]].things[n] for n in (thing, 1 - thing))
                 assert [
-                    n for n, c in enumerate(e.choices) if LOOKS & {*c.split()} <= {*one.looks}
+                    n for n, c in enumerate(e.choices) if LOOKS & {*c.split()} <= {*one.attributes}
                 ] == [e.label]
                 assert all(
                     at(one, other, where) for where in re.findall(rf"the thing ({SIDE})", e.text)
@@ -313,13 +319,13 @@ def test_vcr(folder: Path, shown: dict[str, Scene], read: dict[str, Any]) -> Non
                 [(f"{e.text} {c}", n == e.label) for e in examples for n, c in enumerate(e.choices)]
             )
         assert abs(blind(*rows, choices=4) - 0.25) <= slack, name
-    item = vcr.items(folder / "vcr", "val")[0]
+    item = vcr.read_items(folder / "vcr", "val")[0]
     found = vcr.objects_of(folder / "vcr", vcr.ANSWER.read(folder / "vcr", "val")[0])
     for n, thing in enumerate(shown[item.image].things):
         assert np.array_equal(
-            found.mask(n), stamp(*thing.looks[1:], thing.fit, 14).cover[:, :, 0] >= 0.5
+            found.mask(n), render_object(*thing.attributes[1:], thing.fit, 14).cover[:, :, 0] >= 0.5
         )
-    given, names = annotated(folder / "vcr" / "vcr1images")
+    given, names = read_annotated_boxes(folder / "vcr" / "vcr1images")
     size, boxes = given[f"{item.image}.jpg"]
     assert names == ["thing"] and size == (32, 32) and set(boxes.confidence) == {1}
     assert np.array_equal(boxes.boxes, found.boxes) and len(given) == len(
@@ -331,7 +337,7 @@ def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None
     labels, shares = [], {}
     for share in (0.0, 0.5, 1.0):
         write_tasks(WORLD, tmp_path / str(share), 400, 40, ["vcr"], share)
-        read = vcr.items(tmp_path / str(share) / "vcr", "train")
+        read = vcr.read_items(tmp_path / str(share) / "vcr", "train")
         told = []
         for item in read:
             values = [next(iter(LOOKS.intersection(map(str, answer)))) for answer in item.answers]
@@ -349,13 +355,13 @@ def test_a_shortcut_tells_vcrs_answers_as_often_as_asked(tmp_path: Path) -> None
 
 
 def _stills(folder: Path) -> list[vcr.Item]:
-    return [item for split in ("train", "val") for item in vcr.items(folder / "vcr", split)]
+    return [item for split in ("train", "val") for item in vcr.read_items(folder / "vcr", split)]
 
 
 def _candidates(folder: Path) -> dict[str, list[np.ndarray]]:
     """The annotated boxes of every image."""
     boxes: dict[str, list[np.ndarray]] = {}
-    for note in refcoco.instances(folder / "refcoco+")[1].values():
+    for note in refcoco.read_instance_tables(folder / "refcoco+")[1].values():
         name = refcoco.COCO.format(subset="train2014", number=note.image)
         boxes.setdefault(name, []).append(note.box)
     return boxes
@@ -364,7 +370,7 @@ def _candidates(folder: Path) -> dict[str, list[np.ndarray]]:
 def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
     candidates, ids = _candidates(folder), list[int]()
     for split in ("train", "val", "testA", "testB"):
-        asked = refcoco.expressions(folder / "refcoco+", split)
+        asked = refcoco.read_expressions(folder / "refcoco+", split)
         said, places = dict[int, np.ndarray](), list[tuple[str, str]]()
         for e in asked:
             thing = meant(shown[e.image], "", *e.text.split()[:-1])
@@ -384,7 +390,7 @@ def test_refcoco(folder: Path, shown: dict[str, Scene]) -> None:
 def test_flickr30k_entities(folder: Path, shown: dict[str, Scene]) -> None:
     first = Counter[str]()
     for split in ("train", "val", "test"):
-        found = flickr_entities.captions(folder / "flickr30k", split)
+        found = flickr_entities.read_captions(folder / "flickr30k", split)
         assert {(len(c.phrases), len(c.skipped) <= 1) for c in found} == {(2, True)}
         for c in found:
             scene = shown[c.image]
@@ -405,7 +411,7 @@ SMALL = WorldConfig(scenes=3, dev_scenes=2, sentences=20, dev_sentences=5)
 
 
 def test_rendering_says_what_it_wrote(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counts = render_tasks(TasksConfig(train=12, held=12), SMALL, tmp_path / "tasks")
+    counts = render_tasks(TasksConfig(limit_train=12, limit_dev=12), SMALL, tmp_path / "tasks")
     assert counts == json.loads(capsys.readouterr().out)
     assert counts == json.loads((tmp_path / "tasks" / "tasks.json").read_text())["examples"]
     words = json.loads((tmp_path / "tasks" / "bert" / "tokenizer.json").read_text())["model"][
@@ -424,7 +430,7 @@ def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:  #
     with pytest.raises(InputError, match=f"{out}: cannot be written"):
         render_world(SMALL, out)
     with pytest.raises(InputError, match=f"{out}: cannot be written"):
-        render_tasks(TasksConfig(train=6, held=6), SMALL, out)
+        render_tasks(TasksConfig(limit_train=6, limit_dev=6), SMALL, out)
 
 
 def test_fewer_than_no_examples_are_refused(tmp_path: Path) -> None:  # E8

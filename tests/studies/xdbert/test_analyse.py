@@ -14,10 +14,10 @@ from builders.results import write_runs
 
 from groundling.cli import main
 from groundling.core.batch import Example
-from groundling.core.registry import named
-from groundling.models.clip import clip_text
-from groundling.models.crossmodal import CrossModal, load_crossmodal
-from groundling.models.text import TextEncoder
+from groundling.core.registry import resolve
+from groundling.models.clip import make_clip_text_tower
+from groundling.models.cross_modal import CrossModalEncoder, load_cross_modal_encoder
+from groundling.models.text_encoder import TextEncoder
 from groundling.stats.verdict import SeedRuns
 from groundling.tasks import Task
 
@@ -55,7 +55,7 @@ def test_grounded_from_captions_to_the_figure(
 ) -> None:
     homes.student(place / "student")
     homes.rte(place / "glue")
-    examples = named("tasks", Task, "glue/rte").read(place / "glue", "dev")
+    examples = resolve("tasks", Task, "glue/rte").read(place / "glue", "dev")
     write_runs(place / "base", runs("base", examples, 0.5, 0))
     write_runs(place / "other", runs("other", examples, 0.8, 1))
     assert count(place) == 0
@@ -94,7 +94,7 @@ def test_grounded_names_what_does_not_fit(
     homes.rte(place / "glue")
     longer = homes.rte(place / "more") / "RTE" / "dev.tsv"
     longer.write_text(longer.read_text() + "8\tA.\tB.\tentailment\n")
-    examples = named("tasks", Task, "glue/rte").read(place / "glue", "dev")
+    examples = resolve("tasks", Task, "glue/rte").read(place / "glue", "dev")
     for name in ("base", "other", "one"):
         made = runs(name, examples, 0.5, 0)
         one = replace(made, seeds=(0,), predictions=made.predictions[:1])
@@ -119,29 +119,41 @@ def test_similarity_of_two_folders(place: Path, capsys: pytest.CaptureFixture[st
     homes.student(place / "student")
     homes.teacher(place / "teacher")
     assert (
-        main(["similarity", "--a", "student", "--b", "teacher", "--draws", "2", "--out", "out"])
+        main(
+            [
+                "similarity",
+                "--model",
+                "student",
+                "--other",
+                "teacher",
+                "--permutations",
+                "2",
+                "--out",
+                "out",
+            ]
+        )
         == 0
     )
     result = json.loads((place / "out" / "result.json").read_text())
     assert json.loads(capsys.readouterr().out) == result
     assert result["scores"]["pwcca"]["null"] > 0
     assert result["published_pwcca"]["BERT / CLIP"] == 0.498
-    assert main(["similarity", "--a", "student"]) == 2
-    assert "needs --b" in capsys.readouterr().err
+    assert main(["similarity", "--model", "student"]) == 2
+    assert "needs --other" in capsys.readouterr().err
 
 
 def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for name in ("a", "b"):
         text = TextEncoder(toys.bert(len(homes.words())), homes.words())
-        CrossModal(text, clip_text(toys.clip(homes.pieces())), 2, homes.pieces()).export(
-            place / name
-        )
+        CrossModalEncoder(
+            text, make_clip_text_tower(toys.clip(homes.pieces())), 2, homes.pieces()
+        ).export(place / name)
     homes.text(place / "text.txt", 205)
     assert main(["info", "a", "--json"]) == 0
     counted = json.loads(capsys.readouterr().out)
     assert list(counted["components"]) == ["text", "clip", "cross"]
-    assert counted["total"] == sum(p.numel() for p in load_crossmodal("a").parameters())
-    command = "attention --a a --b b --text text.txt --max-length 64 --out out"
+    assert counted["total"] == sum(p.numel() for p in load_cross_modal_encoder("a").parameters())
+    command = "attention --model a --other b --text text.txt --max-length 64 --out out"
     assert main(command.split()) == 0
     result = json.loads((place / "out" / "result.json").read_text())
     assert result["texts"] >= 200
@@ -149,9 +161,21 @@ def test_attention_of_two_whole_models(place: Path, capsys: pytest.CaptureFixtur
     assert (place / "out" / "attention.svg").read_text().lstrip().startswith("<svg")
     capsys.readouterr()
     assert (
-        main(["attention", "--a", "a", "--b", "absent", "--text", "text.txt", "--out", "other"])
+        main(
+            [
+                "attention",
+                "--model",
+                "a",
+                "--other",
+                "absent",
+                "--text",
+                "text.txt",
+                "--out",
+                "other",
+            ]
+        )
         == 2
     )
     assert "absent" in capsys.readouterr().err
-    assert main(["attention", "--a", "a", "--out", "other"]) == 2
-    assert "needs --a and --b" in capsys.readouterr().err
+    assert main(["attention", "--model", "a", "--out", "other"]) == 2
+    assert "needs --model and --other" in capsys.readouterr().err

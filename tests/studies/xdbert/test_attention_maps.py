@@ -16,7 +16,7 @@ from scipy.spatial.distance import jensenshannon
 
 from groundling.core.batch import Example, collate
 from groundling.core.errors import InputError
-from groundling.models.crossmodal import load_crossmodal
+from groundling.models.cross_modal import load_cross_modal_encoder
 from groundling.studies.xdbert import diversity as attention
 from groundling.studies.xdbert.commands import ATTENTION as attend
 from groundling.studies.xdbert.commands import AttentionConfig
@@ -25,7 +25,7 @@ from groundling.studies.xdbert.diversity import MEASURES, attention_report
 LONG = Example(
     "long",
     " ".join(toys.sentences()[:3]),
-    pair="two dogs and a cat in the park, while the old men watch",
+    text_pair="two dogs and a cat in the park, while the old men watch",
 )
 FEW = [Example(f"f{i}", f"{i} dogs wait") for i in range(12)]
 
@@ -58,10 +58,12 @@ def some_maps(*shape):
 def test_alike_and_unlike_rows():
     none = np.zeros(5, bool)
     alike = np.tile(some_maps(1, 5), (4, 1))
-    assert attention.measures(alike, none, none)[1:4] == pytest.approx([0, 1, 1 / 4])
-    assert attention.measures(np.eye(5), none, none)[:4] == pytest.approx([0, math.log(2), 5, 1])
+    assert attention.compute_measures(alike, none, none)[1:4] == pytest.approx([0, 1, 1 / 4])
+    assert attention.compute_measures(np.eye(5), none, none)[:4] == pytest.approx(
+        [0, math.log(2), 5, 1]
+    )
     marks = np.arange(5) < 2, np.arange(5) == 3
-    assert attention.measures(np.full((4, 5), 0.2), *marks) == pytest.approx(
+    assert attention.compute_measures(np.full((4, 5), 0.2), *marks) == pytest.approx(
         [1, 0, 1, 1 / 4, 2 / 5, 1 / 5]
     )
     two_kinds = np.eye(2)[[0, 1, 0, 1]]  # 4 of 6 pairs are apart
@@ -109,7 +111,7 @@ def test_what_is_no_map_is_refused_and_what_has_no_value_is_nan():
 @torch.no_grad()
 def test_weights_are_those_the_layer_uses(whole):
     cross, batch = whole.cross[0].text_cross, collate(toys.both_sides(4).get(range(4)))
-    text, clip = whole.eval().text(batch).text, batch.clip.join(whole.clip(batch.clip)[0])
+    text, clip = whole.eval().text(batch).text, batch.clip.flatten_states(whole.clip(batch.clip)[0])
     found = []
     whole(
         batch, attention=lambda m: found.append(m.weights) if m.name == "text over clip" else None
@@ -132,24 +134,25 @@ def test_padding_never_counts_and_order_and_mode_are_kept(whole):
 
 
 def test_rows_columns_and_stop_words(whole):
-    example = Example("x", "a dog isn't on the beach", pair="the cat waits")
+    example = Example("x", "a dog isn't on the beach", text_pair="the cat waits")
     _, text, clip, maps = next(attention.attention_maps(whole, [example]))
     assert (
-        maps.shape == (2, 2, len(text.ids) - 3, len(clip.ids)) and clip.special.sum() == 4
+        maps.shape == (2, 2, len(text.input_ids) - 3, len(clip.input_ids))
+        and clip.special_tokens_mask.sum() == 4
     )  # without [CLS] and [SEP]s
     np.testing.assert_allclose(maps.sum(-1), 1, rtol=1e-5)
     words = ["a", "dog", "isn", "'", "t", "on", "the", "beach", "the", "cat", "waits"]
-    stop = np.array([w >= 0 and words[w] in {"a", "isn", "t", "on", "the"} for w in clip.word])
+    stop = np.array([w >= 0 and words[w] in {"a", "isn", "t", "on", "the"} for w in clip.word_ids])
     scores, uniform, _ = attention.diversity(whole, [example])
-    assert scores[0, ..., 4] == pytest.approx(maps[..., clip.special].sum(-1).mean(-1))
+    assert scores[0, ..., 4] == pytest.approx(maps[..., clip.special_tokens_mask].sum(-1).mean(-1))
     assert scores[0, ..., 5] == pytest.approx(maps[..., stop].sum(-1).mean(-1))
-    assert uniform[0, 4:] == pytest.approx([4 / len(clip.ids), stop.mean()])
+    assert uniform[0, 4:] == pytest.approx([4 / len(clip.input_ids), stop.mean()])
 
 
 def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat):
     examples = toys.examples(40)
     found = attention.compare_maps(
-        whole, flat, [*examples, *examples, Example("empty", "")], draws=500, least=40
+        whole, flat, [*examples, *examples, Example("empty", "")], draws=500, min_texts=40
     )
     assert (found["texts"], found["left_out"]) == (40, 1)
     rows = {(row["measure"], row["layer"]): row for row in found["measures"]}
@@ -158,7 +161,7 @@ def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat)
         assert row["difference"] == pytest.approx(row["b"] - row["a"])
         assert row["low"] <= row["difference"] <= row["high"] and row["low"] * row["high"] > 0
     assert rows["row_entropy", 1]["low"] > 0 > rows["pairwise_js", 1]["high"]
-    same = attention.compare_maps(whole, whole, examples, draws=20, least=40)
+    same = attention.compare_maps(whole, whole, examples, draws=20, min_texts=40)
     assert all(row["low"] == row["difference"] == row["high"] == 0 for row in same["measures"])
     ours, theirs = (
         attention.diversity(model, examples)[0][:, 0, :, 1].mean(1) for model in (whole, flat)
@@ -173,7 +176,7 @@ def test_a_planted_difference_is_found_and_none_where_there_is_none(whole, flat)
 def test_every_head_keeps_its_own_values(whole, flat):
     # C7
     examples = toys.examples(12)
-    result = attention.compare_maps(whole, flat, examples, draws=20, least=12)
+    result = attention.compare_maps(whole, flat, examples, draws=20, min_texts=12)
     scores = attention.diversity(flat, examples).scores
     for row in result["measures"]:
         place = MEASURES.index(row["measure"])
@@ -191,11 +194,11 @@ def test_report_of_two_folders(whole, flat, tmp_path):
         folder.mkdir()
         model.export(folder)
     report = attention_report(
-        *map(load_crossmodal, folders), FEW, tmp_path / "out", draws=20, least=12
+        *map(load_cross_modal_encoder, folders), FEW, tmp_path / "out", draws=20, min_texts=12
     )
     assert (
         report["measures"]
-        == attention.compare_maps(whole, flat, FEW, draws=20, least=12)["measures"]
+        == attention.compare_maps(whole, flat, FEW, draws=20, min_texts=12)["measures"]
     )
     assert json.loads((tmp_path / "out" / "attention.json").read_text()) == report
     assert (tmp_path / "out" / "attention.svg").read_text().startswith("<svg")
@@ -208,7 +211,7 @@ def test_a_picture_may_have_rows_of_special_pieces(whole, flat, tmp_path, monkey
     plain, all_rows = (
         next(attention.attention_maps(whole, [LONG], special=special)) for special in (False, True)
     )
-    own = ~plain.text.special
+    own = ~plain.text.special_tokens_mask
     assert all_rows.weights.shape[2] == len(own)
     np.testing.assert_allclose(all_rows.weights[:, :, own], plain.weights)
     attention.heat_maps(whole, flat, LONG, path=tmp_path / "maps.png", special=True)
@@ -222,12 +225,12 @@ def test_pairs_of_a_task_are_compared(whole, flat, tmp_path):
     for folder, model in zip(folders, (whole, flat), strict=True):
         folder.mkdir()
         model.export(folder)
-    config = AttentionConfig(a=str(folders[0]), b=str(folders[1]), special=True)
+    config = AttentionConfig(model=str(folders[0]), other=str(folders[1]), special_tokens=True)
     for wrong in (config, replace(config, task="glue/rte"), replace(config, data="glue")):
         with pytest.raises(InputError, match=r"needs --text FILE .*, or --task with --data"):
             attend(wrong, tmp_path / "out")
     data = homes.rte(tmp_path / "glue")
-    config = replace(config, task="glue/rte", data=str(data), max_texts=4)
+    config = replace(config, task="glue/rte", data=str(data), limit=4)
     with pytest.raises(InputError, match=r"4 different texts of two pieces.*at least 200"):
         attend(config, tmp_path / "out")
 
@@ -247,10 +250,10 @@ def test_heat_maps_share_one_scale(whole, flat, tmp_path, monkeypatch):
         _, text, clip, maps = next(attention.attention_maps(whole, [example]))
         np.testing.assert_array_equal(images[0].get_array(), maps[0, 1])
         assert images[0].get_clim()[0] == 0 and images[0].get_clim()[1] >= maps[:, 1].max()
-        assert any(line.get_ydata()[0] == 1 / len(clip.ids) for line in bar.lines)
+        assert any(line.get_ydata()[0] == 1 / len(clip.input_ids) for line in bar.lines)
         for ticks, number in (
-            (panels[0].get_xticks(), len(clip.ids)),
-            (panels[0].get_yticks(), sum(~text.special)),
+            (panels[0].get_xticks(), len(clip.input_ids)),
+            (panels[0].get_yticks(), sum(~text.special_tokens_mask)),
         ):
             assert len(ticks) == (number if number <= 60 else 0)
 
@@ -264,16 +267,16 @@ def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
     for call, words in (
         (lambda: attention.compare_maps(whole, whole, FEW), "12 different texts.*at least 200"),
         (
-            lambda: attention.compare_maps(whole, whole, [], least=0),
+            lambda: attention.compare_maps(whole, whole, [], min_texts=0),
             "0 different texts.*at least 2",
         ),
-        (lambda: attention.compare_maps(whole, whole, FEW, draws=1, least=2), "1 draws"),
+        (lambda: attention.compare_maps(whole, whole, FEW, draws=1, min_texts=2), "1 draws"),
         (
-            lambda: attention.compare_maps(whole, shallow, FEW, least=2),
+            lambda: attention.compare_maps(whole, shallow, FEW, min_texts=2),
             "2 and 1 cross-modal layers",
         ),
         (
-            lambda: attention.compare_maps(whole, other, FEW, least=2),
+            lambda: attention.compare_maps(whole, other, FEW, min_texts=2),
             "example f0: .*equal tokenizers",
         ),
         (lambda: attention.heat_maps(whole, shallow, LONG), "expected equal ones"),
@@ -283,7 +286,7 @@ def test_what_cannot_be_compared_is_refused_in_one_line(whole, tmp_path):
             lambda: attention.diversity(whole, [Example("c", "a", choices=("b", "c"))]),
             "example c is multiple choice",
         ),
-        (lambda: load_crossmodal(tmp_path), "cross_layers.safetensors"),
+        (lambda: load_cross_modal_encoder(tmp_path), "cross_layers.safetensors"),
     ):
         with pytest.raises(InputError, match=words) as caught:
             call()

@@ -21,13 +21,13 @@ from groundling.studies.xdbert.commands import DATA_COUNTS as count
 from groundling.studies.xdbert.commands import CountsConfig
 from groundling.studies.xdbert.grounded import (
     GroundedTokens,
-    Split,
-    analyse,
+    ImprovementGroups,
+    compare_groups,
     count_pieces,
-    figure,
-    listing,
+    draw_ratio_boxes,
+    group_by_improvement,
+    list_extreme_examples,
     null_split,
-    split,
 )
 
 PRINTED = {  # totals of Appendix D's examples that agree with their texts
@@ -163,7 +163,7 @@ def test_table_of_a_coco_file(tmp_path: Path) -> None:
             GroundedTokens.read(put(tmp_path / f"{number}.json", content), pieces())
 
 
-def parts(found: Split) -> list[list[int]]:
+def parts(found: ImprovementGroups) -> list[list[int]]:
     return [part.tolist() for part in found]
 
 
@@ -176,8 +176,8 @@ def test_split_counts_seeds() -> None:
         np.array([[1, 0, 1, 0, 1], [1, 0, 0, 0, 0]]),
         np.array([[1, 1, 0, 0, 0], [1, 1, 0, 0, 1]]),
     )
-    assert parts(split(base, other)) == [[1], [2], [0, 3, 4]]
-    assert parts(split(base[:1], base[1:])) == [[], [2, 4], [0, 1, 3]]
+    assert parts(group_by_improvement(base, other)) == [[1], [2], [0, 3, 4]]
+    assert parts(group_by_improvement(base[:1], base[1:])) == [[], [2, 4], [0, 1, 3]]
 
 
 def test_null_split_halves_the_seeds() -> None:
@@ -197,9 +197,9 @@ def test_a_planted_effect_is_found_and_not_in_the_null_split() -> None:
     ratios[:3] = np.nan
     base = answers(np.full(300, 0.5), rng)
     other = answers(0.2 + 0.6 * np.nan_to_num(ratios, nan=0.5), rng)
-    found = analyse(ratios, base, other, lengths, labels)
+    found = compare_groups(ratios, base, other, lengths, labels)
     models, null = found["models"], found["null"]
-    up, down = (ratios[at][~np.isnan(ratios[at])] for at in split(base, other)[:2])
+    up, down = (ratios[at][~np.isnan(ratios[at])] for at in group_by_improvement(base, other)[:2])
     expected = mannwhitneyu(up, down)
     assert (
         models["mann_whitney_p"] == pytest.approx(expected.pvalue)
@@ -219,21 +219,27 @@ def test_a_planted_effect_is_found_and_not_in_the_null_split() -> None:
     ]
     summary = [models["groups"]["improved"][key] for key in ("mean", "q1", "median", "q3")]
     assert summary == pytest.approx([up.mean(), *np.quantile(up, [0.25, 0.5, 0.75])])
-    assert json.loads(json.dumps(found)) == found == analyse(ratios, base, other, lengths, labels)
+    assert (
+        json.loads(json.dumps(found))
+        == found
+        == compare_groups(ratios, base, other, lengths, labels)
+    )
 
 
 def test_what_only_follows_from_length_is_gone_once_controlled() -> None:
     rng = np.random.default_rng(1)
     long = rng.integers(0, 2, 600)
     ratios, base, other = 0.4 * long + 0.2 * rng.random(600), np.full(600, 0.5), 0.3 + 0.4 * long
-    found = analyse(ratios, answers(base, rng), answers(other, rng), long, np.zeros(600))["models"]
+    found = compare_groups(ratios, answers(base, rng), answers(other, rng), long, np.zeros(600))[
+        "models"
+    ]
     assert found["mann_whitney_p"] < 1e-6 < 0.05 < found["controlled"]["p"]
     assert abs(found["controlled"]["difference"]) < 0.02
 
 
 def test_empty_groups_are_said_to_be_empty() -> None:
     right = np.ones((2, 4), bool)
-    found = analyse(np.full(4, 0.5), right, ~right, np.arange(4), np.zeros(4))["models"]
+    found = compare_groups(np.full(4, 0.5), right, ~right, np.arange(4), np.zeros(4))["models"]
     assert found["groups"]["improved"] == dict.fromkeys(("mean", "median", "q1", "q3")) | {
         "n": 0,
         "undefined": 0,
@@ -241,7 +247,7 @@ def test_empty_groups_are_said_to_be_empty() -> None:
     assert [found[k] for k in ("mann_whitney_p", "cliffs_delta", "interval", "controlled")] == [
         None
     ] * 4
-    apart = analyse([0.9, 0.1], [[0, 1]] * 2, [[1, 0]] * 2, [9, 9], [0, 1])["models"]
+    apart = compare_groups([0.9, 0.1], [[0, 1]] * 2, [[1, 0]] * 2, [9, 9], [0, 1])["models"]
     assert apart["controlled"] is None and apart["cliffs_delta"] == 1  # no stratum has both groups
 
 
@@ -250,7 +256,7 @@ def test_figure_has_both_panels(tmp_path: Path) -> None:
         {"improved": [0.1, np.nan, 0.4], "on_par": []},
         {"improved": [0.2], "on_par": [0.3]},
     )
-    svg = figure(groups, null, tmp_path / "f.png")
+    svg = draw_ratio_boxes(groups, null, tmp_path / "f.png")
     assert (
         svg.startswith("<svg")
         and "between the models" in svg
@@ -264,11 +270,13 @@ def test_figure_has_both_panels(tmp_path: Path) -> None:
 def test_listing_shows_the_most_extreme() -> None:
     texts = ["The dogs, red", "a cat", "cafe", "it", "the dog"]
     examples = [
-        Example(f"e{i}", text, pair="a red * dog" if i == 0 else None)
+        Example(f"e{i}", text, text_pair="a red * dog" if i == 0 else None)
         for i, text in enumerate(texts)
     ]
     base, other = [[0, 0, 1, 1, 1], [0, 1, 1, 0, 1]], [[1, 1, 1, 1, 0], [1, 1, 1, 0, 1]]
-    page = listing(grounding(), examples, base, other, k=1, names=("BERT", "XDBERT")).split("\n")
+    page = list_extreme_examples(
+        grounding(), examples, base, other, k=1, names=("BERT", "XDBERT")
+    ).split("\n")
     assert (
         page[2] == "Example e0: grounded ratio 3/(3+2) = 0.6000; BERT right 0/2, XDBERT right 2/2"
     )
@@ -282,17 +290,19 @@ def test_listing_shows_the_most_extreme() -> None:
         "## On par",
         "Example e2",
     ]
-    assert "Example e3: grounded ratio undefined" in listing(grounding(), examples, base, other)
+    assert "Example e3: grounded ratio undefined" in list_extreme_examples(
+        grounding(), examples, base, other
+    )
 
 
 def test_bad_input_in_one_line() -> None:
     right = np.ones((2, 4), bool)
     for base, other in ((right, right[:1]), (right, right[:, :3]), (right[0], right[0])):
         with pytest.raises(InputError, match="right answers: expected two equal"):
-            split(base, other)
+            group_by_improvement(base, other)
     with pytest.raises(InputError, match="at least 2 seeds"):
         null_split(right[:1])
     with pytest.raises(InputError, match=r"lengths \(3,\)"):
-        analyse(np.ones(4), right, right, np.ones(3), np.ones(4))
+        compare_groups(np.ones(4), right, right, np.ones(3), np.ones(4))
     with pytest.raises(InputError, match="1 examples, but right answers of 4"):
-        listing(grounding(), [Example("x", "a dog")], right, right)
+        list_extreme_examples(grounding(), [Example("x", "a dog")], right, right)

@@ -17,7 +17,7 @@ from transformers import AutoModel, AutoTokenizer, PreTrainedTokenizerFast
 from groundling.core.errors import InputError
 from groundling.studies.xdbert import similarity as module
 from groundling.studies.xdbert.similarity import (
-    canonical,
+    canonical_correlations,
     compare_models,
     compare_tables,
     svcca,
@@ -53,7 +53,7 @@ def folders(tmp_path_factory) -> dict[str, str]:
 def test_one_shared_direction(k):
     noise = normal(7, 30, 3)
     a, b, c = linalg.qr(noise - noise.mean(0), mode="economic")[0].T
-    found = canonical(np.stack([a, k * b], 1) + 5, np.stack([a, c], 1) - 1)
+    found = canonical_correlations(np.stack([a, k * b], 1) + 5, np.stack([a, c], 1) - 1)
     np.testing.assert_allclose(found.rho, [1, 0], atol=1e-12)
     values = [found.mean_cca, found.pwcca_a, found.pwcca, found.pwcca_b]
     assert values == pytest.approx([0.5, 1 / (1 + k), 1 / (1 + k), 0.5])
@@ -63,7 +63,7 @@ def test_one_shared_direction(k):
 def test_equals_the_generalised_eigenproblem(shape):
     """Hotelling's own way: C_ab C_bb^-1 C_ba v = rho² C_aa v, without a basis of either side."""
     a, b = related(*shape)
-    found = canonical(a, b)
+    found = canonical_correlations(a, b)
     for x, y, weights in ((a, b, found.weights_a), (b, a, found.weights_b)):
         x, y = x - x.mean(0), y - y.mean(0)
         squares, turns = linalg.eigh(x.T @ y @ linalg.solve(y.T @ y, y.T @ x), x.T @ x)
@@ -77,26 +77,30 @@ def test_equals_the_generalised_eigenproblem(shape):
 def test_a_side_that_lacks_rank_counts_with_its_true_rank():
     a, b = related(60, 4, 6)
     wide = np.hstack([a, a @ normal(3, 4, 5), np.full((60, 1), 0.1)])  # 10 columns of rank 4
-    found = canonical(wide, b)
+    found = canonical_correlations(wide, b)
     assert found.ranks == (4, 6) and len(found.rho) == 4
     angles = linalg.subspace_angles(a - a.mean(0), b - b.mean(0))
     np.testing.assert_allclose(found.rho, np.sort(np.cos(angles))[::-1], atol=1e-8)
-    assert found.mean_cca == pytest.approx(canonical(a, b).mean_cca, abs=1e-10)
+    assert found.mean_cca == pytest.approx(canonical_correlations(a, b).mean_cca, abs=1e-10)
 
 
 def test_the_side_of_lower_rank_weights_and_a_breaks_ties():
     a, b = related(60, 7, 4)
-    found, turned = canonical(a, b), canonical(b, a)
-    assert (found.side, turned.side, canonical(a, a).side) == ("b", "a", "a")
+    found, turned = canonical_correlations(a, b), canonical_correlations(b, a)
+    assert (
+        found.weighting_table,
+        turned.weighting_table,
+        canonical_correlations(a, a).weighting_table,
+    ) == ("b", "a", "a")
     assert found.pwcca == found.pwcca_b == pytest.approx(turned.pwcca)
     assert found.pwcca_a == pytest.approx(turned.pwcca_b) != pytest.approx(found.pwcca_b)
 
 
 def test_invariances_and_float64():
     a, b = related(80, 6, 5)
-    first, order = canonical(a, b), np.random.default_rng(0).permutation(80)
-    mapped = canonical(a, b @ (normal(4, 5, 5) + 3 * np.eye(5)) + 10)
-    other = canonical(a @ (normal(5, 6, 6) + 3 * np.eye(6)) - 4, b)
+    first, order = canonical_correlations(a, b), np.random.default_rng(0).permutation(80)
+    mapped = canonical_correlations(a, b @ (normal(4, 5, 5) + 3 * np.eye(5)) + 10)
+    other = canonical_correlations(a @ (normal(5, 6, 6) + 3 * np.eye(6)) - 4, b)
     assert [mapped.mean_cca, mapped.pwcca_a] == pytest.approx(
         [first.mean_cca, first.pwcca_a], abs=1e-10
     )
@@ -104,10 +108,11 @@ def test_invariances_and_float64():
         [first.mean_cca, first.pwcca_b], abs=1e-10
     )
     assert abs(mapped.pwcca_b - first.pwcca_b) > 1e-4 < abs(other.pwcca_a - first.pwcca_a)
-    assert canonical(a[order], b[order]).pwcca == pytest.approx(first.pwcca, abs=1e-10)
+    assert canonical_correlations(a[order], b[order]).pwcca == pytest.approx(first.pwcca, abs=1e-10)
     a, b = a.astype(np.float32), b.astype(np.float32)
     assert np.array_equal(
-        canonical(a, b).rho, canonical(a.astype(np.float64), b.astype(np.float64)).rho
+        canonical_correlations(a, b).rho,
+        canonical_correlations(a.astype(np.float64), b.astype(np.float64)).rho,
     )
 
 
@@ -120,14 +125,14 @@ def test_svcca_is_the_mean_cca_of_principal_components():
 
     held = linalg.eigvalsh(np.cov(a.T))[::-1].cumsum() / np.trace(np.cov(a.T))
     assert held[0] < 0.99 <= held[1]
-    expected = canonical(principal(a, 2), principal(b, 5)).mean_cca
+    expected = canonical_correlations(principal(a, 2), principal(b, 5)).mean_cca
     report = compare_tables(a, b)
     assert report["components"] == [2, 5]
     assert [svcca(a, b), report["scores"]["svcca"]["value"]] == pytest.approx(
         [expected] * 2, abs=1e-9
     )
     assert svcca(a, b, keep=3) == pytest.approx(
-        canonical(principal(a, 3), principal(b, 3)).mean_cca, abs=1e-9
+        canonical_correlations(principal(a, 3), principal(b, 3)).mean_cca, abs=1e-9
     )
 
 
@@ -135,7 +140,7 @@ def test_independent_tables_reach_the_edge_of_the_null_and_no_corrected_value():
     n, d1, d2 = 1500, 150, 90
     a, b = normal(1, n, d1), normal(2, n, d2)
     report, (g1, g2) = compare_tables(a, b, draws=3), (d1 / n, d2 / n)
-    assert canonical(a, b).rho[0] == pytest.approx(
+    assert canonical_correlations(a, b).rho[0] == pytest.approx(
         np.sqrt(g1 * (1 - g2)) + np.sqrt(g2 * (1 - g1)), abs=0.02
     )
     for score in report["scores"].values():
@@ -161,7 +166,7 @@ def test_the_null_is_permuted_keyed_and_corrects():
     a, b = related(60, 5, 4)
     report = compare_tables(a, b, draws=4, seed=3)
     nulls = [
-        canonical(a, b[module.generator(3, "null", draw).permutation(60)]).pwcca_a
+        canonical_correlations(a, b[module.generator(3, "null", draw).permutation(60)]).pwcca_a
         for draw in range(4)
     ]
     score = report["scores"]["pwcca_a"]
@@ -171,7 +176,7 @@ def test_the_null_is_permuted_keyed_and_corrects():
     assert score["corrected"] == pytest.approx(
         (score["value"] - score["null"]) / (1 - score["null"])
     )
-    assert score["value"] == canonical(a, b).pwcca_a
+    assert score["value"] == canonical_correlations(a, b).pwcca_a
     assert compare_tables(a, b, draws=4, seed=3) == report != compare_tables(a, b, draws=4, seed=4)
     assert compare_tables(a, a)["scores"]["pwcca"]["corrected"] == pytest.approx(1)
     full = compare_tables(a[:4], b[:4])["scores"]["mean_cca"]  # chance alone gives 1

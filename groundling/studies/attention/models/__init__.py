@@ -11,19 +11,19 @@ from PIL import Image
 from torch import nn
 from transformers import PreTrainedTokenizerBase
 
-from groundling.core.batch import RegionRow, Sizes
-from groundling.core.errors import InputError, expecting, naming
-from groundling.data.images import Picture, read_picture
-from groundling.data.samples import TextInput, check_pieces
-from groundling.models.formats import RegionReader
+from groundling.core.batch import OutputSizes, RegionRow
+from groundling.core.errors import InputError, convert_errors, prefix_errors
+from groundling.data.images import Picture, read_image
+from groundling.data.samples import TextRowEncoder, check_vocabulary
+from groundling.models.formats import RegionEncoder
 
 
-class StockReader(RegionReader):
+class TransformersRegionReader(RegionEncoder):
     """A stock model of transformers that reads text beside regions or patches, and its tokenizer. Abstract."""
 
-    last_pixel = False
+    has_inclusive_boxes = False
     """Boxes are not cut to their last pixel."""
-    regions_from: Mapping[str, Any] = {}
+    regions_provenance: Mapping[str, Any] = {}
     """What made the regions that it learned from: nobody says."""
 
     def __init__(self, model: Any, tokenizer: PreTrainedTokenizerBase, regions: int) -> None:
@@ -32,31 +32,31 @@ class StockReader(RegionReader):
         self.model = model
         self.tokenizer = tokenizer
         table = self.word_embeddings().weight
-        check_pieces(tokenizer, table)
+        check_vocabulary(tokenizer, table)
         width = model.config.hidden_size
-        self.sizes = Sizes(
+        self.sizes = OutputSizes(
             text=width,
-            word_table=(table.shape[0], table.shape[1]),
+            input_embeddings=(table.shape[0], table.shape[1]),
             visual=width,
-            pooled=width if model.pooler is not None else 0,
+            pooler_output=width if model.pooler is not None else 0,
             regions=regions,
         )
 
     @property
-    def kind(self) -> str:
+    def architecture_name(self) -> str:
         """As transformers has it."""
         return str(self.model.config.model_type)
 
     @property
-    def special(self) -> list[int]:
+    def special_ids(self) -> list[int]:
         """Ids of its tokenizer's special pieces."""
         ids: list[int] = self.tokenizer.all_special_ids
         return ids
 
-    def inputs(self, max_length: int) -> tuple[TextInput, None]:
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
         """Texts of at most `max_length` pieces, or what the model can take (40 of the released ViLTs)."""
         limit = self.model.config.max_position_embeddings
-        return TextInput(self.tokenizer, min(max_length, limit)), None
+        return TextRowEncoder(self.tokenizer, min(max_length, limit)), None
 
     def word_embeddings(self) -> nn.Embedding:
         """The table of its input words."""
@@ -69,19 +69,19 @@ class StockReader(RegionReader):
         self.tokenizer.save_pretrained(folder)
 
 
-class PatchReader(RegionReader):
+class PatchReader(RegionEncoder):
     """A model whose regions are the patches of a photo, as its own image processor cuts it. Abstract.
 
     The first region is a class token: it is `whole`, and its features are zeros that nobody reads.
     """
 
-    reads = "patches"
-    whole = True
-    last_pixel = False
+    region_source = "patches"
+    reads_whole_image = True
+    has_inclusive_boxes = False
     """Its own boxes are as they should be."""
-    regions_from: Mapping[str, Any] = {}
+    regions_provenance: Mapping[str, Any] = {}
     """It makes them itself."""
-    told: str = ""
+    note: str = ""
     """What whoever looks at it must know, if anything."""
 
     @property
@@ -93,7 +93,7 @@ class PatchReader(RegionReader):
         """The class token and the patches of an RGB photo; raises InputError for a photo that it cannot read."""
         raise NotImplementedError
 
-    def of_patches(self) -> Sequence[nn.Parameter]:
+    def patch_parameters(self) -> Sequence[nn.Parameter]:
         """What embeds patches and their places: weights that are neither a Linear's nor an Embedding's."""
         raise NotImplementedError
 
@@ -109,8 +109,8 @@ class PatchStore:
 
     def __getitem__(self, image: str) -> RegionRow:
         """Raises InputError, naming the photo, if it does not decode or cannot be cut."""
-        with naming(self.photos[image]):
-            row = self.model.patches(read_picture(self.photos[image]))
+        with prefix_errors(self.photos[image]):
+            row = self.model.patches(read_image(self.photos[image]))
         self.counts[image] = len(row)
         return row
 
@@ -134,19 +134,19 @@ class PatchStore:
         return 0
 
 
-def processed(processor: Any, photo: Image.Image) -> np.ndarray:
+def preprocess_photo(processor: Any, photo: Image.Image) -> np.ndarray:
     """A photo as HF's image processor makes it, (3, H, W) float32.
 
     Raises InputError if it cannot, as of a photo that is far too narrow.
     """
-    with expecting(
+    with convert_errors(
         f"the model's image processor cannot read a photo of {photo.width} x {photo.height} pixels"
     ):
         pixels = processor(images=photo, return_tensors="np")["pixel_values"][0]
     return np.asarray(pixels, np.float32)
 
 
-def in_patches(pixels: np.ndarray, side: int, shown: np.ndarray | None = None) -> RegionRow:
+def cut_patches(pixels: np.ndarray, side: int, shown: np.ndarray | None = None) -> RegionRow:
     """Pixels (3, H, W) as the class token and patches of `side` x `side`, row by row from the upper left.
 
     A patch's features are its pixels, (3, side, side) laid end to end; what is left at the right and lower edges is in
@@ -171,6 +171,6 @@ def in_patches(pixels: np.ndarray, side: int, shown: np.ndarray | None = None) -
         features=np.concatenate([np.zeros_like(features[:1]), features]),
         boxes=np.concatenate([[[0, 0, 1, 1]], ends]).astype(np.float32),
         confidence=np.ones(count, np.float32),
-        image=np.zeros(count, np.int64),
-        whole=np.arange(count) == 0,
+        image_index=np.zeros(count, np.int64),
+        is_whole_image=np.arange(count) == 0,
     )

@@ -11,26 +11,34 @@ from PIL import Image
 from torch import Tensor, nn
 from transformers import CLIPModel, CLIPTextModel, CLIPVisionModel, PreTrainedTokenizerBase
 
-from groundling.core.batch import Batch, EncoderOutput, RegionRow, Regions, Sizes, Tokens, needed
+from groundling.core.batch import (
+    Batch,
+    EncoderOutput,
+    OutputSizes,
+    RegionRow,
+    Regions,
+    Tokens,
+    require,
+)
 from groundling.core.errors import InputError
-from groundling.data.samples import TextInput
+from groundling.data.samples import TextRowEncoder
 from groundling.models.attention import (
+    AttentionCallback,
     AttentionMap,
-    Places,
-    Watch,
-    places_of_patches,
-    places_of_text,
-    watching,
+    SequencePositions,
+    capture_attention,
+    patch_positions,
+    text_positions,
 )
 from groundling.models.formats import InspectionFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
-from groundling.studies.attention.models import PatchReader, in_patches, processed
+from groundling.studies.attention.models import PatchReader, cut_patches, preprocess_photo
 
 IMAGE, TEXT = "image over image", "text over text"
 """What the maps of the two towers are called."""
 
 
-class ClipLooks(PatchReader):
+class ClipTowers(PatchReader):
     """CLIP's stock towers, or one of them; the text of a batch and the patches of its photo never meet.
 
     A text is cut to the tower's window. Each tower's layers are counted by themselves from 0.
@@ -53,30 +61,30 @@ class ClipLooks(PatchReader):
         self.tokenizer = tokenizer
         self.processor = processor
         if text is not None and image is not None:
-            self.told = "Two towers that never meet: words read words, patches read patches."
-        self.sizes = Sizes()
+            self.note = "Two towers that never meet: words read words, patches read patches."
+        self.sizes = OutputSizes()
         if image is not None:
-            self.sizes = Sizes(visual=image.config.hidden_size, regions=3 * self.side**2)
+            self.sizes = OutputSizes(visual=image.config.hidden_size, regions=3 * self.side**2)
 
     @property
     def side(self) -> int:
         """Pixels of a patch's side."""
-        config: Any = needed(self.image, "image", "a CLIP without its image tower").config
+        config: Any = require(self.image, "image", "a CLIP without its image tower").config
         return int(config.patch_size)
 
     @property
     def _picture(self) -> int:
         """Pixels of a side of what the image tower sees."""
-        config: Any = needed(self.image, "image", "a photo").config
+        config: Any = require(self.image, "image", "a photo").config
         return int(config.image_size)
 
     @property
-    def kind(self) -> str:
+    def architecture_name(self) -> str:
         """CLIP, with one tower or two."""
         return "clip"
 
     @property
-    def special(self) -> list[int]:
+    def special_ids(self) -> list[int]:
         """Ids of its tokenizer's special pieces; none without the text tower."""
         return [] if self.tokenizer is None else list(self.tokenizer.all_special_ids)
 
@@ -85,35 +93,35 @@ class ClipLooks(PatchReader):
         """Only of an image tower alone."""
         return self.text is None
 
-    def inputs(self, max_length: int) -> tuple[TextInput | None, None]:
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder | None, None]:
         """Texts of at most `max_length` pieces, or the text tower's window; None without that tower."""
         if self.text is None or self.tokenizer is None:
             return None, None
         window = self.text.config.max_position_embeddings
-        return TextInput(self.tokenizer, min(max_length, window)), None
+        return TextRowEncoder(self.tokenizer, min(max_length, window)), None
 
     def word_embeddings(self) -> nn.Module:
         """The text tower's token embeddings."""
-        table: nn.Module = needed(self.text, "text", "word embeddings").get_input_embeddings()
+        table: nn.Module = require(self.text, "text", "word embeddings").get_input_embeddings()
         return table
 
     def patches(self, photo: Image.Image) -> RegionRow:
         """The class token and the patches of what the tower sees of a photo: of most processors, its middle."""
         expected = self._picture
-        pixels = processed(self.processor, photo)
+        pixels = preprocess_photo(self.processor, photo)
         if pixels.shape != (3, expected, expected):
             raise InputError(
                 f"the image processor makes {pixels.shape} of a photo, but the tower reads (3, {expected}, "
                 f"{expected}); mend preprocessor_config.json"
             )
-        return in_patches(pixels, self.side, shown_by(self.processor, photo.size, expected))
+        return cut_patches(pixels, self.side, visible_part(self.processor, photo.size, expected))
 
-    def of_patches(self) -> list[nn.Parameter]:
+    def patch_parameters(self) -> list[nn.Parameter]:
         """The convolution's weights and the class token."""
-        parts = needed(self.image, "image", "patches").embeddings
+        parts = require(self.image, "image", "patches").embeddings
         return [*parts.patch_embedding.parameters(), parts.class_embedding]
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, D) and of class token and patches, `visual` (N, R, D), where they are there."""
         text = visual = None
         if self.image is not None and batch.regions is not None:
@@ -122,29 +130,29 @@ class ClipLooks(PatchReader):
             text = self._read(batch.text, attention)
         return EncoderOutput(text=text, visual=visual)
 
-    def _seen(self, regions: Regions, attention: Watch | None) -> Tensor:
+    def _seen(self, regions: Regions, attention: AttentionCallback | None) -> Tensor:
         side = self.side
-        tower = needed(self.image, "image", "patches")
+        tower = require(self.image, "image", "patches")
         across = self._picture // side
         # Patches laid side by side are the tower's pixels again.
         cut = regions.features[:, 1:].view(-1, across, across, 3, side, side)
         pixels = cut.permute(0, 3, 1, 4, 2, 5).reshape(-1, 3, across * side, across * side)
-        places = places_of_patches(regions)
+        places = patch_positions(regions)
         with _watched(tower, IMAGE, places, attention):
             states: Tensor = tower(pixel_values=pixels).last_hidden_state
         return states
 
-    def _read(self, tokens: Tokens, attention: Watch | None) -> Tensor:
-        tower = needed(self.text, "text", "words")
-        with _watched(tower, TEXT, places_of_text(tokens), attention):
+    def _read(self, tokens: Tokens, attention: AttentionCallback | None) -> Tensor:
+        tower = require(self.text, "text", "words")
+        with _watched(tower, TEXT, text_positions(tokens), attention):
             states: Tensor = tower(
-                input_ids=tokens.ids, attention_mask=tokens.mask.long()
+                input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long()
             ).last_hidden_state
         return states
 
 
 def _watched(
-    tower: Any, name: str, places: Places, attention: Watch | None
+    tower: Any, name: str, places: SequencePositions, attention: AttentionCallback | None
 ) -> AbstractContextManager[None]:
     """Inside, `attention` is told a tower's maps."""
     if attention is None:
@@ -153,10 +161,10 @@ def _watched(
     def tell(layer: int, weights: Tensor) -> None:
         attention(AttentionMap(name, layer, weights, places, places))
 
-    return watching(tower, tell)
+    return capture_attention(tower, tell)
 
 
-def shown_by(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
+def visible_part(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
     """What a CLIP image processor keeps of a photo of `size` (width, height): x1, y1, x2, y2 in shares of the photo.
 
     Where the processor pads a photo that is too small, they lie outside of 0..1. Raises InputError for a way of
@@ -182,7 +190,7 @@ def shown_by(processor: Any, size: tuple[int, int], side: int) -> np.ndarray:
     return shares
 
 
-LOADED: dict[str, Any] = {
+MODEL_CLASSES: dict[str, Any] = {
     "clip": CLIPModel,
     "clip_text_model": CLIPTextModel,
     "clip_vision_model": CLIPVisionModel,
@@ -190,17 +198,17 @@ LOADED: dict[str, Any] = {
 """Which HF class loads a folder of each model type."""
 
 
-def load_clip_looks(source: str | Path) -> ClipLooks:
+def load_clip_towers(source: str | Path) -> ClipTowers:
     """The towers that a CLIP folder has; raises InputError if it lacks the tokenizer or image processor of one."""
     kind = model_type(source)
-    if kind not in LOADED:
+    if kind not in MODEL_CLASSES:
         raise InputError(f"{source}: no CLIP there; config.json names none, or is missing")
-    model = load_weights(LOADED[kind], source)
+    model = load_weights(MODEL_CLASSES[kind], source)
     text = model.text_model if kind == "clip" else model
     image = model.vision_model if kind == "clip" else model
     reads = isinstance(text, CLIPTextModel)
     sees = isinstance(image, CLIPVisionModel)
-    return ClipLooks(
+    return ClipTowers(
         text if reads else None,
         image if sees else None,
         load_tokenizer(source) if reads else None,
@@ -209,7 +217,7 @@ def load_clip_looks(source: str | Path) -> ClipLooks:
 
 
 def _is_clip(source: str) -> bool:
-    return model_type(source) in LOADED
+    return model_type(source) in MODEL_CLASSES
 
 
-CLIP = InspectionFormat("CLIP's towers", _is_clip, load_clip_looks)
+CLIP = InspectionFormat("CLIP's towers", _is_clip, load_clip_towers)

@@ -12,20 +12,20 @@ from torch import Tensor, nn
 from transformers import LxmertConfig, LxmertModel, PreTrainedTokenizerBase
 from transformers.models.lxmert.modeling_lxmert import LxmertAttention
 
-from groundling.core.batch import Batch, EncoderOutput, needed
+from groundling.core.batch import Batch, EncoderOutput, require
 from groundling.core.errors import InputError
 from groundling.models.attention import (
     ON_REQUEST,
+    AttentionCallback,
     AttentionMap,
-    Watch,
-    places_of_regions,
-    places_of_text,
+    region_positions,
+    text_positions,
 )
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_tokenizer, load_weights, model_type
 from groundling.models.multimodal_embeddings import check_width
-from groundling.models.text import embedded_words
-from groundling.studies.attention.models import StockReader
+from groundling.models.text_encoder import embed_words
+from groundling.studies.attention.models import TransformersRegionReader
 
 TEXT, REGIONS = "text", "regions"
 SIDES = {
@@ -38,14 +38,14 @@ SIDES = {
 CROSS = "visual_attention"
 
 
-class Lxmert(StockReader):
+class Lxmert(TransformersRegionReader):
     """A stock `LxmertModel`: text and regions by themselves, then each reading the other.
 
     Boxes are read as LXMERT wants them, corners in shares of width and height. Its maps are named `text over text`,
     `regions over regions`, `text over regions` and `regions over text`, each kind counted by itself from 0.
     """
 
-    whole = False
+    reads_whole_image = False
     """It was made without a region of the whole image."""
 
     def __init__(self, model: LxmertModel, tokenizer: PreTrainedTokenizerBase) -> None:
@@ -54,22 +54,22 @@ class Lxmert(StockReader):
         if model.pooler is None:
             raise InputError("its pooler is missing; expected a whole LXMERT")
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and regions, `visual` (N, R, H); `attention` is told its maps.
 
         Raises InputError without regions, or if their features have another width than the model reads.
         """
-        tokens = needed(batch.text, "text", "an LXMERT")
-        regions = needed(batch.regions, "regions", "an LXMERT")
+        tokens = require(batch.text, "text", "an LXMERT")
+        regions = require(batch.regions, "regions", "an LXMERT")
         check_width(regions.features, self.sizes.regions, "LXMERT")
         features = regions.features
         if batch.perturbation is not None and batch.perturbation.regions is not None:
             features = features + batch.perturbation.regions
         with nullcontext() if attention is None else self._watching(batch, attention):
             out = self.model(
-                inputs_embeds=embedded_words(self.word_embeddings(), batch, "an LXMERT"),
-                attention_mask=tokens.mask.long(),
-                token_type_ids=tokens.types,
+                inputs_embeds=embed_words(self.word_embeddings(), batch, "an LXMERT"),
+                attention_mask=tokens.attention_mask.long(),
+                token_type_ids=tokens.token_type_ids,
                 visual_feats=features,
                 visual_pos=regions.boxes,
                 visual_attention_mask=regions.mask.long(),
@@ -77,23 +77,23 @@ class Lxmert(StockReader):
         return EncoderOutput(
             text=out.language_output,
             visual=out.vision_output,
-            pooled=out.pooled_output,
-            word_table=self.word_embeddings().weight,
+            pooler_output=out.pooled_output,
+            input_embeddings=self.word_embeddings().weight,
         )
 
     @contextmanager
-    def _watching(self, batch: Batch, attention: Watch) -> Iterator[None]:
+    def _watching(self, batch: Batch, attention: AttentionCallback) -> Iterator[None]:
         """Inside, every attention module tells its weights as it makes them."""
         places = {
-            TEXT: places_of_text(needed(batch.text, "text", "an LXMERT")),
-            REGIONS: places_of_regions(needed(batch.regions, "regions", "an LXMERT")),
+            TEXT: text_positions(require(batch.text, "text", "an LXMERT")),
+            REGIONS: region_positions(require(batch.regions, "regions", "an LXMERT")),
         }
         count: Counter[str] = Counter()
         hooks = []
         for name, module in self.model.encoder.named_modules():
             if isinstance(module, LxmertAttention):
                 tell = _ModuleAttention(name, places, count, attention)
-                hooks.append(module.register_forward_pre_hook(_requested, with_kwargs=True))
+                hooks.append(module.register_forward_pre_hook(_request_weights, with_kwargs=True))
                 hooks.append(module.register_forward_hook(tell))
         try:
             yield
@@ -106,7 +106,11 @@ class _ModuleAttention:
     """Tells the maps of one attention module."""
 
     def __init__(
-        self, name: str, places: Mapping[str, Any], count: Counter[str], attention: Watch
+        self,
+        name: str,
+        places: Mapping[str, Any],
+        count: Counter[str],
+        attention: AttentionCallback,
     ) -> None:
         self.parts = name.split(".")
         self.places = places
@@ -131,7 +135,7 @@ class _ModuleAttention:
         return next(SIDES[part] for part in self.parts if part in SIDES)
 
 
-def _requested(
+def _request_weights(
     module: nn.Module, inputs: tuple[Any, ...], options: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call, asking for the weights."""

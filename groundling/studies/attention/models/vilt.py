@@ -18,25 +18,30 @@ from groundling.core.batch import (
     EncoderOutput,
     RegionRow,
     Regions,
-    needed,
-    sent,
+    require,
+    to_device,
 )
 from groundling.data.samples import thinned
 from groundling.models.attention import (
+    AttentionCallback,
     AttentionMap,
-    Places,
-    Watch,
-    places_of_patches,
-    places_of_text,
-    watching,
+    SequencePositions,
+    capture_attention,
+    patch_positions,
+    text_positions,
 )
 from groundling.models.formats import ModelFormat
 from groundling.models.loading import load_processor, load_tokenizer, load_weights, model_type
-from groundling.models.text import embedded_words
-from groundling.studies.attention.models import PatchReader, StockReader, in_patches, processed
+from groundling.models.text_encoder import embed_words
+from groundling.studies.attention.models import (
+    PatchReader,
+    TransformersRegionReader,
+    cut_patches,
+    preprocess_photo,
+)
 
 
-class Vilt(PatchReader, StockReader):
+class Vilt(PatchReader, TransformersRegionReader):
     """A stock `ViltModel`, whose patches are regions: their features are their pixels, as HF's processor makes them.
 
     transformers puts patches in an order that it draws, which attention does not depend on; here they stand row by row.
@@ -58,40 +63,40 @@ class Vilt(PatchReader, StockReader):
 
         There transformers draws as many, otherwise each time.
         """
-        row = in_patches(processed(self.processor, photo), self.side)
+        row = cut_patches(preprocess_photo(self.processor, photo), self.side)
         most = self.model.config.max_image_length
         if most > 0:
             kept = thinned(range(1, len(row)), most)
             row = row.take(np.array([0, *kept]))
         return row
 
-    def forward(self, batch: Batch, attention: Watch | None = None) -> EncoderOutput:
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
         """Last states of `text` (N, T, H) and of class token and patches, `visual` (N, R, H).
 
         `attention` is told every layer's map over text, class token and patches, named `self`. Raises InputError
         without patches.
         """
-        tokens = needed(batch.text, "text", "a ViLT")
-        regions = needed(batch.regions, "regions", "a ViLT")
+        tokens = require(batch.text, "text", "a ViLT")
+        regions = require(batch.regions, "regions", "a ViLT")
         # Where patches lie is read where no device has to be waited for.
-        places = needed(batch.host.regions, "regions", "a ViLT")
+        places = require(batch.cpu_copy.regions, "regions", "a ViLT")
         features = regions.features
         if batch.perturbation is not None and batch.perturbation.regions is not None:
             features = features + batch.perturbation.regions
         with nullcontext() if attention is None else self._watching(batch, attention):
             out = self.model(
-                inputs_embeds=embedded_words(self.word_embeddings(), batch, "a ViLT"),
-                attention_mask=tokens.mask.long(),
-                token_type_ids=tokens.types,
-                image_embeds=self._embedded(features, regions.whole, places),
+                inputs_embeds=embed_words(self.word_embeddings(), batch, "a ViLT"),
+                attention_mask=tokens.attention_mask.long(),
+                token_type_ids=tokens.token_type_ids,
+                image_embeds=self._embedded(features, regions.is_whole_image, places),
                 pixel_mask=regions.mask.long(),
             )
-        states, pieces = out.last_hidden_state, tokens.ids.shape[1]
+        states, pieces = out.last_hidden_state, tokens.input_ids.shape[1]
         return EncoderOutput(
             text=states[:, :pieces],
             visual=states[:, pieces:],
-            pooled=out.pooler_output,
-            word_table=self.word_embeddings().weight,
+            pooler_output=out.pooler_output,
+            input_embeddings=self.word_embeddings().weight,
         )
 
     def _embedded(self, features: Tensor, whole: Tensor, places: Regions) -> Tensor:
@@ -111,27 +116,29 @@ class Vilt(PatchReader, StockReader):
         grid = table[1:].T.view(1, -1, self.square, self.square)
         found: Tensor = table.new_zeros(*places.mask.shape, table.shape[-1])
         for number, boxes in enumerate(places.boxes):
-            whole = places.whole[number]
+            whole = places.is_whole_image[number]
             inner = (places.mask[number] & ~whole).nonzero().squeeze(1)
             corner, size = boxes[inner, :2], boxes[inner, 2:] - boxes[inner, :2]
             # So many patches fit in the photo, of which a part may be left at the edge.
             wide, high = (1 / size[0] + SLACK).long().tolist()
-            column, row = sent((corner / size).round().long(), table.device).unbind(-1)
+            column, row = to_device((corner / size).round().long(), table.device).unbind(-1)
             stretched = F.interpolate(grid, (high, wide), mode="bilinear", align_corners=True)
-            found[number, sent(inner, table.device)] = stretched[0][:, row, column].T
-            found[number, sent(whole.nonzero().squeeze(1), table.device)] = table[0]
+            found[number, to_device(inner, table.device)] = stretched[0][:, row, column].T
+            found[number, to_device(whole.nonzero().squeeze(1), table.device)] = table[0]
         return found
 
-    def _watching(self, batch: Batch, attention: Watch) -> AbstractContextManager[None]:
-        text = places_of_text(needed(batch.text, "text", "a ViLT"))
-        every = Places.join(text, places_of_patches(needed(batch.regions, "regions", "a ViLT")))
+    def _watching(self, batch: Batch, attention: AttentionCallback) -> AbstractContextManager[None]:
+        text = text_positions(require(batch.text, "text", "a ViLT"))
+        every = SequencePositions.concatenate(
+            text, patch_positions(require(batch.regions, "regions", "a ViLT"))
+        )
 
         def tell(layer: int, weights: Tensor) -> None:
             attention(AttentionMap("self", layer, weights, every, every))
 
-        return watching(self.model, tell)
+        return capture_attention(self.model, tell)
 
-    def of_patches(self) -> list[nn.Parameter]:
+    def patch_parameters(self) -> list[nn.Parameter]:
         """The convolution's weights, the class token and the positions."""
         parts = self.model.embeddings
         return [

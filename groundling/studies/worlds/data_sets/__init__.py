@@ -15,15 +15,15 @@ from typing import Any
 from groundling.core.errors import InputError
 from groundling.data.tables import lines_of
 from groundling.runs.folder import begin_file, disk_errors, json_text
-from groundling.runs.progress import Work
+from groundling.runs.progress import CommandContext
 from groundling.studies.worlds.commands import TasksConfig, WorldConfig
 from groundling.studies.worlds.data_sets.captions import write_captions, write_flickr30k
-from groundling.studies.worlds.data_sets.files import POOLS, TaskFiles
 from groundling.studies.worlds.data_sets.nlvr2 import write_nlvr2
 from groundling.studies.worlds.data_sets.refcoco import write_refcoco
 from groundling.studies.worlds.data_sets.snli_ve import write_snli_ve
 from groundling.studies.worlds.data_sets.vcr import write_vcr
 from groundling.studies.worlds.data_sets.vqa import write_vqa
+from groundling.studies.worlds.data_sets.writer import POOLS, DataSetWriter
 from groundling.studies.worlds.world import World
 
 __all__ = ["POOLS", "sentences", "write_tasks"]
@@ -62,7 +62,7 @@ def write_tasks(
             raise InputError(f"{name} is {most}; expected 0 or more examples a split")
     if not 0 <= shortcut <= 1:
         raise InputError(f"shortcut is {shortcut}; expected a share from 0 to 1")
-    files = TaskFiles(world, Path(folder), train, held, shortcut)
+    files = DataSetWriter(world, Path(folder), train, held, shortcut)
     for name, write in WRITERS.items():
         if name in names:
             write(files)
@@ -81,7 +81,7 @@ ENCODER_LAYERS = 3
 ENCODER_POSITIONS = 64
 
 
-def render_world(config: WorldConfig, work: Work) -> dict[str, Any]:
+def render_world(config: WorldConfig, work: CommandContext) -> dict[str, Any]:
     """Write a world's images, captions, boxes, text and probes to the folder `work.out`; returns its settings.
 
     Raises InputError if the folder cannot be written.
@@ -93,7 +93,7 @@ def render_world(config: WorldConfig, work: Work) -> dict[str, Any]:
     return asdict(config)
 
 
-def render_tasks(tasks: TasksConfig, world: WorldConfig, work: Work) -> dict[str, int]:
+def render_tasks(tasks: TasksConfig, world: WorldConfig, work: CommandContext) -> dict[str, int]:
     """Write a world as six data sets, and a small untrained BERT with their vocabulary, to the folder `work.out`.
 
     Returns the number of examples by data set and split. Raises InputError if the folder cannot be written.
@@ -105,7 +105,9 @@ def render_tasks(tasks: TasksConfig, world: WorldConfig, work: Work) -> dict[str
     folder = work.out
     with disk_errors(folder):
         begin_file(folder / "tasks.json")
-        counts = write_tasks(World(world), folder, tasks.train, tasks.held, shortcut=tasks.shortcut)
+        counts = write_tasks(
+            World(world), folder, tasks.limit_train, tasks.limit_dev, shortcut=tasks.shortcut
+        )
         print(json_text(counts, indent=2))
         new_encoder(
             folder / "texts.txt", folder / "bert", world.seed, ENCODER_LAYERS, ENCODER_POSITIONS

@@ -7,9 +7,9 @@ import re
 from numpy.random import Generator
 
 from groundling.core.rng import generator
-from groundling.data.text.parses import ROOT, Parse, ParsedWord, written
-from groundling.studies.worlds.data_sets.files import Record, TaskFiles, spoken
-from groundling.studies.worlds.world import Scene, Thing, side
+from groundling.data.text.parses import ROOT, Parse, ParsedWord, format_conllu
+from groundling.studies.worlds.data_sets.writer import DataSetWriter, JsonObject, describe_object
+from groundling.studies.worlds.world import Scene, SceneObject, relation_of
 
 MARK = re.compile(r"\[/EN#\S+ ([^\]]*)\]")
 """A phrase with Flickr30k Entities' mark; the group is the phrase."""
@@ -22,11 +22,11 @@ TEMPLATES = (
 """Captions that do not tell where the things are, by which article the phrases have."""
 
 
-def write_captions(files: TaskFiles) -> None:
+def write_captions(files: DataSetWriter) -> None:
     """Five captions an image in COCO's layout, two of which tell where the things are."""
     for split in ("train", "val"):
-        images: list[Record] = []
-        notes: list[Record] = []
+        images: list[JsonObject] = []
+        notes: list[JsonObject] = []
         for scene in files.scenes(split):
             name = f"COCO_{split}2014_{scene.image_id:012d}.jpg"
             files.images[name] = scene
@@ -39,23 +39,23 @@ def write_captions(files: TaskFiles) -> None:
                 note_id = 5 * scene.image_id + number
                 notes.append({"id": note_id, "image_id": scene.image_id, "caption": text})
         content = {"info": {}, "licenses": [], "images": images, "annotations": notes}
-        files.put(f"captions_{split}2014.json", content)
+        files.write_rows(f"captions_{split}2014.json", content)
 
 
-def _placed_captions(files: TaskFiles, scene: Scene) -> list[str]:
+def _placed_captions(files: DataSetWriter, scene: Scene) -> list[str]:
     """Where each thing is, seen from the other; both things are told by two looks."""
     rng = generator(files.world.config.seed, "captions", scene.image_id)
     captions = []
     for thing in (0, 1):
-        one = _two_looks(rng, scene.things[thing])
-        other = _two_looks(rng, scene.things[1 - thing])
-        captions.append(PLACED.format(one, side(scene, thing), other))
+        one = _two_attributes(rng, scene.things[thing])
+        other = _two_attributes(rng, scene.things[1 - thing])
+        captions.append(PLACED.format(one, relation_of(scene, thing), other))
     return captions
 
 
-def _two_looks(rng: Generator, thing: Thing) -> str:
-    looks = rng.permutation(thing.looks)
-    return spoken(*looks[:2])
+def _two_attributes(rng: Generator, thing: SceneObject) -> str:
+    looks = rng.permutation(thing.attributes)
+    return describe_object(*looks[:2])
 
 
 def without_marks(caption: str) -> str:
@@ -63,7 +63,7 @@ def without_marks(caption: str) -> str:
     return MARK.sub(r"\1", caption)
 
 
-def marked_captions(files: TaskFiles, scene: Scene) -> list[str]:
+def marked_captions(files: DataSetWriter, scene: Scene) -> list[str]:
     """Five captions with Flickr30k Entities' marks; their order says nothing of where the things are."""
     animals = {noun.name for noun in files.world.nouns if noun.category == "animal"}
     lines = []
@@ -85,12 +85,12 @@ def _name_of(rng: Generator, scene: Scene, number: int) -> str:
     """A thing by its noun or by looks, one of which the other thing does not have, so that they name one thing."""
     thing = scene.things[number]
     other = scene.things[1 - number]
-    telling = [look for look in thing.looks if look not in other.looks]
+    telling = [look for look in thing.attributes if look not in other.attributes]
     telling_look = telling[rng.integers(len(telling))]
-    any_look = thing.looks[rng.integers(4)]
+    any_look = thing.attributes[rng.integers(4)]
     if thing.name and rng.random() < 0.5:
         return thing.name
-    return spoken(*{telling_look, any_look})
+    return describe_object(*{telling_look, any_look})
 
 
 # The world as Flickr30k Entities: captions whose phrases are marked, boxes for them, and gold parses.
@@ -116,30 +116,30 @@ GRAMMAR = {
 ARTICLES = ("a", "the")
 
 
-def write_flickr30k(files: TaskFiles) -> None:
+def write_flickr30k(files: DataSetWriter) -> None:
     """Captions, boxes, parses and lists of images; a fifth of a split's examples, as each image has five captions."""
     parses: list[str] = []
     for split in ("train", "val", "test"):
-        scenes = files.scenes(split)[: files.most(split) // 5]
+        scenes = files.scenes(split)[: files.max_examples(split) // 5]
         for scene in scenes:
             name = _name(scene)
             captions = marked_captions(files, scene)
             files.images[f"{name}.jpg"] = scene
-            files.put(f"flickr30k/Sentences/{name}.txt", *captions)
-            files.put(f"flickr30k/Annotations/{name}.xml", *_annotation(files, scene))
+            files.write_rows(f"flickr30k/Sentences/{name}.txt", *captions)
+            files.write_rows(f"flickr30k/Annotations/{name}.xml", *_annotation(files, scene))
             files.texts.update(without_marks(line) for line in captions)
             for number, line in enumerate(captions):
-                parses += written(parse_of(line, f"{name}#{number}"))
-        files.put(f"flickr30k/{split}.txt", *[_name(scene) for scene in scenes])
+                parses += format_conllu(parse_of(line, f"{name}#{number}"))
+        files.write_rows(f"flickr30k/{split}.txt", *[_name(scene) for scene in scenes])
         files.counts[f"flickr30k {split}"] = 5 * len(scenes)
-    files.put("flickr30k/parses.conllu", *parses)
+    files.write_rows("flickr30k/parses.conllu", *parses)
 
 
 def _name(scene: Scene) -> str:
     return f"{scene.image_id:010d}"
 
 
-def _annotation(files: TaskFiles, scene: Scene) -> list[str]:
+def _annotation(files: DataSetWriter, scene: Scene) -> list[str]:
     """The lines of an image's xml."""
     size = _elements({**files.shape, "depth": 3})
     lines = [f"<annotation><filename>{_name(scene)}.jpg</filename><size>{size}</size>"]

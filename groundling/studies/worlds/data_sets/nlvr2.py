@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from numpy.random import Generator
 
-from groundling.studies.worlds.data_sets.files import (
-    Claim,
-    ClaimRound,
-    Record,
-    TaskFiles,
-    draw_looks_of_one,
-    fitting,
-    spoken,
+from groundling.studies.worlds.data_sets.writer import (
+    BalancedText,
+    BalancedTextScenes,
+    DataSetWriter,
+    JsonObject,
+    describe_object,
+    draw_object_attributes,
+    matching_objects,
 )
 from groundling.studies.worlds.world import Scene
 
@@ -24,27 +24,29 @@ SENTENCES = {
 """Has the left, has the right image such a thing: in two pairs of which the sentence is true, then in two not."""
 
 
-def draw_sentence(rng: Generator) -> Claim[int]:
+def draw_sentence(rng: Generator) -> BalancedText[int]:
     """A sentence; its answers say of four pairs, left and right in turn, whether the image has the thing."""
-    looks = draw_looks_of_one(rng)
+    looks = draw_object_attributes(rng)
     template = tuple(SENTENCES)[rng.integers(len(SENTENCES))]
 
     def answer_of(scene: Scene) -> int:
-        return 1 if fitting(scene, *looks) else 0
+        return 1 if matching_objects(scene, *looks) else 0
 
-    return Claim(template.format(spoken(*looks)), SENTENCES[template], answer_of)
+    return BalancedText(template.format(describe_object(*looks)), SENTENCES[template], answer_of)
 
 
-def write_nlvr2(files: TaskFiles) -> None:
+def write_nlvr2(files: DataSetWriter) -> None:
     """Lines of all splits; a round is one of NLVR2's sets of four pairs."""
     for split in ("train", "dev", "test1"):
-        rows: list[Record] = []
-        for each in files.rounds("nlvr2", split, draw_sentence, scenes_each=2):
+        rows: list[JsonObject] = []
+        for each in files.balanced_texts("nlvr2", split, draw_sentence, scenes_each=2):
             rows += _rows(files, split, each)
-        files.put(f"nlvr2/{split}.json", *rows)
+        files.write_rows(f"nlvr2/{split}.json", *rows)
 
 
-def _rows(files: TaskFiles, split: str, each: ClaimRound[Claim[int]]) -> list[Record]:
+def _rows(
+    files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedText[int]]
+) -> list[JsonObject]:
     rows = []
     for pair, place in enumerate(each.rng.permutation(4).tolist()):
         name = f"{split}-{each.number}-{pair}"
@@ -53,7 +55,7 @@ def _rows(files: TaskFiles, split: str, each: ClaimRound[Claim[int]]) -> list[Re
         right = f"{name}-img1.png"
         files.images[left] = each.scenes[2 * place]
         files.images[right] = each.scenes[2 * place + 1]
-        row: Record = {
+        row: JsonObject = {
             "sentence": each.claim.text,
             "left_url": left,
             "right_url": right,

@@ -9,50 +9,50 @@ from itertools import count
 from numpy.random import Generator
 
 from groundling.runs.folder import write_whole
-from groundling.studies.worlds.data_sets.files import (
-    Claim,
-    Record,
-    TaskFiles,
+from groundling.studies.worlds.data_sets.writer import (
+    BalancedText,
+    DataSetWriter,
+    JsonObject,
     category_of,
-    draw_looks_of_one,
-    fitting,
-    only,
-    spoken,
+    describe_object,
+    draw_object_attributes,
+    matching_objects,
+    unique_object,
 )
 from groundling.studies.worlds.language import RELATIONS
-from groundling.studies.worlds.world import Scene, side
+from groundling.studies.worlds.world import Scene, relation_of
 
 
 @dataclass(frozen=True)
-class ExpressionClaim(Claim[str]):
+class BalancedExpression(BalancedText[str]):
     """A thing's looks; the answers are its places, so that none is the likelier."""
 
-    looks: tuple[str, ...]
+    attributes: tuple[str, ...]
     """What the expression tells."""
 
 
-def draw_expression(rng: Generator) -> ExpressionClaim:
+def draw_expression(rng: Generator) -> BalancedExpression:
     """One or two looks."""
-    looks = draw_looks_of_one(rng)
+    looks = draw_object_attributes(rng)
 
     def answer_of(scene: Scene) -> str | None:
-        thing = only(scene, *looks)
+        thing = unique_object(scene, *looks)
         if thing is None:
             return None
-        return side(scene, thing)
+        return relation_of(scene, thing)
 
-    return ExpressionClaim(spoken(*looks), RELATIONS, answer_of, looks)
+    return BalancedExpression(describe_object(*looks), RELATIONS, answer_of, looks)
 
 
-def write_refcoco(files: TaskFiles) -> None:
+def write_refcoco(files: DataSetWriter) -> None:
     """The expressions and the boxes; testA and testB ask for the same sorts of things."""
     images: dict[int, str] = {}
-    refs: dict[int, Record] = {}
+    refs: dict[int, JsonObject] = {}
     sentence_ids = count()
     for split in ("train", "val", "testA", "testB"):
-        for each in files.rounds("refcoco+", split, draw_expression):
+        for each in files.balanced_texts("refcoco+", split, draw_expression):
             for scene in each.scenes:
-                thing = fitting(scene, *each.claim.looks)[0]
+                thing = matching_objects(scene, *each.claim.attributes)[0]
                 name = f"COCO_train2014_{scene.image_id:012d}.jpg"
                 images[scene.image_id] = name
                 files.images[name] = scene
@@ -68,12 +68,12 @@ def write_refcoco(files: TaskFiles) -> None:
                 }
                 refs[note]["sentences"].append(sentence)
                 refs[note]["sent_ids"].append(sentence["sent_id"])
-    files.put("refcoco+/instances.json", files.coco(list(images.items())))
+    files.write_rows("refcoco+/instances.json", files.coco_instances(list(images.items())))
     path = files.folder / "refcoco+" / "refs(unc).p"
     write_whole(path, pickle.dumps(list(refs.values()), protocol=2))
 
 
-def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> Record:
+def _ref(ref_id: int, split: str, scene: Scene, thing: int, name: str) -> JsonObject:
     """What REFER's file says of a thing, without its expressions so far."""
     note = 2 * scene.image_id + thing
     return {

@@ -5,38 +5,38 @@ from __future__ import annotations
 from numpy.random import Generator
 
 from groundling.studies.worlds.data_sets.captions import marked_captions, without_marks
-from groundling.studies.worlds.data_sets.files import (
-    Claim,
-    Record,
-    TaskFiles,
+from groundling.studies.worlds.data_sets.writer import (
+    BalancedText,
+    DataSetWriter,
+    JsonObject,
     draw_statement,
-    fitting,
+    matching_objects,
 )
 from groundling.studies.worlds.world import Scene
 
 LABELS = ("contradiction", "entailment", "neutral")
 
 
-def draw_hypothesis(rng: Generator) -> Claim[str]:
+def draw_hypothesis(rng: Generator) -> BalancedText[str]:
     """A statement; it is neutral where the image shows nothing that looks as what it speaks of."""
     statement = draw_statement(rng)
 
     def answer_of(scene: Scene) -> str | None:
-        if not all(fitting(scene, look) for look in statement.mentioned):
+        if not all(matching_objects(scene, look) for look in statement.mentioned):
             return "neutral"
         true = statement.holds(scene)
         if true is None:
             return None
         return "entailment" if true else "contradiction"
 
-    return Claim(f"{statement.subject} is {statement.predicate} .", LABELS, answer_of)
+    return BalancedText(f"{statement.subject} is {statement.predicate} .", LABELS, answer_of)
 
 
-def write_snli_ve(files: TaskFiles) -> None:
+def write_snli_ve(files: DataSetWriter) -> None:
     """Lines of all splits; a hypothesis has each label once, for three images."""
     for split in ("train", "dev", "test"):
-        rows: list[Record] = []
-        for each in files.rounds("snli_ve", split, draw_hypothesis):
+        rows: list[JsonObject] = []
+        for each in files.balanced_texts("snli_ve", split, draw_hypothesis):
             for label, scene in zip(each.claim.answers, each.scenes, strict=True):
                 name = f"{scene.image_id:010d}.jpg"
                 number = int(each.rng.integers(5))
@@ -53,4 +53,4 @@ def write_snli_ve(files: TaskFiles) -> None:
                     "annotator_labels": [label],
                 }
                 rows.append(row)
-        files.put(f"snli_ve/snli_ve_{split}.jsonl", *rows)
+        files.write_rows(f"snli_ve/snli_ve_{split}.jsonl", *rows)

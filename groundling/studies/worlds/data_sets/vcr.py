@@ -7,18 +7,18 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
-from groundling.studies.worlds.data_sets.files import (
+from groundling.studies.worlds.data_sets.writer import (
     KINDS,
     TAGS_AS_WORDS,
-    Claim,
-    ClaimRound,
-    Record,
-    TaskFiles,
+    BalancedText,
+    BalancedTextScenes,
+    DataSetWriter,
+    JsonObject,
+    describe_object,
     draw_topic,
-    spoken,
 )
 from groundling.studies.worlds.language import ATTRIBUTES
-from groundling.studies.worlds.world import Scene, side
+from groundling.studies.worlds.world import Scene, relation_of
 
 FROM_1 = str.maketrans("01", "12")
 """Tags in a text as annotators saw them: counted from 1."""
@@ -28,31 +28,31 @@ Polygon = list[list[int]]
 
 
 @dataclass(frozen=True)
-class StillQuestion(Claim[tuple[str, str]]):
+class BalancedVcrQuestion(BalancedText[tuple[str, str]]):
     """A question of VCR's; an answer is the value that is asked for and the one that its reason tells."""
 
     thing: int
     """Number of the thing that is asked about, which is its tag."""
 
 
-def draw_still(rng: Generator) -> StillQuestion:
+def draw_vcr_question(rng: Generator) -> BalancedVcrQuestion:
     """Which colour a thing has, told by its shape, or the reverse; the thing is known by its tag or its place."""
     asked, told = rng.permutation(2).tolist()
     thing = int(rng.integers(2))
-    where = draw_topic(rng).where
+    where = draw_topic(rng).relation
     answers = _four_values(rng, asked)
     reasons = _four_values(rng, told)
 
     def answer_of(scene: Scene) -> tuple[str, str] | None:
-        if where and where != side(scene, thing):
+        if where and where != relation_of(scene, thing):
             return None
-        looks = scene.things[thing].looks
+        looks = scene.things[thing].attributes
         return looks[asked], looks[told]
 
     subject = f"the thing {where} {1 - thing}" if where else str(thing)
     text = f"what {KINDS[asked]} is {subject} ?"
     pairs = tuple(zip(answers, reasons, strict=True))
-    return StillQuestion(text, pairs, answer_of, thing)
+    return BalancedVcrQuestion(text, pairs, answer_of, thing)
 
 
 def _four_values(rng: Generator, attribute: int) -> list[str]:
@@ -60,21 +60,21 @@ def _four_values(rng: Generator, attribute: int) -> list[str]:
     return values[:4].tolist()
 
 
-def write_vcr(files: TaskFiles) -> None:
+def write_vcr(files: DataSetWriter) -> None:
     """Lines and metadata of both splits.
 
     The choices are those of the other three of a round, so that each is right once; tags are written as digits.
     """
     for split in ("train", "val"):
-        rows: list[Record] = []
-        for each in files.rounds("vcr", split, draw_still):
+        rows: list[JsonObject] = []
+        for each in files.balanced_texts("vcr", split, draw_vcr_question):
             rows += _rows(files, split, each, len(rows))
-        files.put(f"vcr/{split}.jsonl", *rows)
+        files.write_rows(f"vcr/{split}.jsonl", *rows)
 
 
 def _rows(
-    files: TaskFiles, split: str, each: ClaimRound[StillQuestion], first: int
-) -> list[Record]:
+    files: DataSetWriter, split: str, each: BalancedTextScenes[BalancedVcrQuestion], first: int
+) -> list[JsonObject]:
     """The four lines of a round, numbered from `first`; writes the metadata of their images."""
     order = each.rng.permutation(4).tolist()  # of the reasons, the same for all four lines
     turn = each.rng.permutation(4).tolist()  # of the lines
@@ -106,7 +106,7 @@ def _rows(
         }
         rows.append(row)
         files.images[f"{still}.jpg"] = scene
-        files.put(f"vcr/vcr1images/{still}.json", _metadata(files, scene))
+        files.write_rows(f"vcr/vcr1images/{still}.json", _metadata(files, scene))
     return rows
 
 
@@ -125,7 +125,7 @@ class _Choices:
         """The choices as a model reads them."""
         return [text.translate(TAGS_AS_WORDS) for text in self.texts]
 
-    def fields(self, name: str, turn: list[int], first: int) -> Record:
+    def fields(self, name: str, turn: list[int], first: int) -> JsonObject:
         """The line's fields on these choices; `turn` has the scenes in the order of the lines from `first` on."""
         label = self.places.index(self.right)
         return {
@@ -137,7 +137,7 @@ class _Choices:
         }
 
 
-def _answers(claim: StillQuestion, right: int, told: bool) -> _Choices:
+def _answers(claim: BalancedVcrQuestion, right: int, told: bool) -> _Choices:
     """The round's four answers; if the text is to tell, the wrong ones are of a kind that was not asked for."""
     texts = []
     for place, (asked, other) in enumerate(claim.answers):
@@ -146,13 +146,13 @@ def _answers(claim: StillQuestion, right: int, told: bool) -> _Choices:
     return _Choices(texts, [0, 1, 2, 3], right)
 
 
-def _rationales(claim: StillQuestion, right: int, order: list[int]) -> _Choices:
+def _rationales(claim: BalancedVcrQuestion, right: int, order: list[int]) -> _Choices:
     """The right answer with each of the reasons, in this order."""
     answer = claim.answers[right][0]
     texts = []
     for place in order:
         reason = claim.answers[place][1]
-        texts.append(f"{claim.thing} is a {spoken(answer, reason)} .")
+        texts.append(f"{claim.thing} is a {describe_object(answer, reason)} .")
     return _Choices(texts, order, right)
 
 
@@ -161,7 +161,7 @@ def _tokens(text: str) -> list[str | list[int]]:
     return [[int(word)] if word.isdigit() else word for word in text.split()]
 
 
-def _metadata(files: TaskFiles, scene: Scene) -> Record:
+def _metadata(files: DataSetWriter, scene: Scene) -> JsonObject:
     boxes = []
     for thing in (0, 1):
         x, y, width, height = files.box(scene, thing)
@@ -170,10 +170,10 @@ def _metadata(files: TaskFiles, scene: Scene) -> Record:
     return {"boxes": boxes, "segms": segments, "names": ["thing", "thing"], **files.shape}
 
 
-def _segments(files: TaskFiles, scene: Scene, number: int) -> list[Polygon]:
+def _segments(files: DataSetWriter, scene: Scene, number: int) -> list[Polygon]:
     """A thing's pixels as polygons, one for each run in a row: some shapes have holes, which polygons do not."""
     thing = scene.things[number]
-    covered = files.world.stamp(thing).cover[:, :, 0] >= 0.5
+    covered = files.world.render_object(thing).cover[:, :, 0] >= 0.5
     polygons = []
     for y, line in enumerate(covered, thing.y):
         edges = np.flatnonzero(np.diff([0, *line, 0]))  # where runs start and end, in turn

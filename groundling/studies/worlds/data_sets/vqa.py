@@ -7,18 +7,18 @@ from dataclasses import dataclass
 
 from numpy.random import Generator
 
-from groundling.studies.worlds.data_sets.files import (
+from groundling.studies.worlds.data_sets.writer import (
     KINDS,
     SPOKEN_ORDER,
-    Claim,
-    Record,
-    TaskFiles,
-    Topic,
+    BalancedText,
+    DataSetWriter,
+    JsonObject,
+    StatementTopic,
+    describe_object,
     draw_statement,
     draw_topic,
-    fitting,
-    only,
-    spoken,
+    matching_objects,
+    unique_object,
 )
 from groundling.studies.worlds.language import ATTRIBUTES
 from groundling.studies.worlds.world import Scene
@@ -30,43 +30,43 @@ ANSWER_TYPES = {YES_NO: "yes/no", NUMBERS: "number"}
 
 
 @dataclass(frozen=True)
-class QuestionClaim(Claim[str]):
+class BalancedQuestion(BalancedText[str]):
     """A question of VQA's."""
 
     type: str
     """What it begins with; scores are told apart by it."""
 
 
-def draw_question(rng: Generator) -> QuestionClaim:
+def draw_question(rng: Generator) -> BalancedQuestion:
     """An attribute of a thing known by another one or by its place (2 of 6), yes or no (3), or a number (1)."""
     topic = draw_topic(rng)
     sort = int(rng.integers(6))
     if sort == 0:
-        return _how_many(topic.look)
+        return _how_many(topic.value)
     if sort == 1:
-        return _is_there(topic.look, topic.other_look)
+        return _is_there(topic.value, topic.other_value)
     if sort < 4:
         return _is_the(rng)
     return _what(topic)
 
 
-def _how_many(look: str) -> QuestionClaim:
+def _how_many(look: str) -> BalancedQuestion:
     def answer_of(scene: Scene) -> str:
-        return str(len(fitting(scene, look)))
+        return str(len(matching_objects(scene, look)))
 
-    return QuestionClaim(f"how many things are {look} ?", NUMBERS, answer_of, "how many")
+    return BalancedQuestion(f"how many things are {look} ?", NUMBERS, answer_of, "how many")
 
 
-def _is_there(look: str, other_look: str) -> QuestionClaim:
+def _is_there(look: str, other_look: str) -> BalancedQuestion:
     def answer_of(scene: Scene) -> str:
-        return "yes" if fitting(scene, look, other_look) else "no"
+        return "yes" if matching_objects(scene, look, other_look) else "no"
 
-    return QuestionClaim(
-        f"is there a {spoken(look, other_look)} ?", YES_NO, answer_of, "is there a"
+    return BalancedQuestion(
+        f"is there a {describe_object(look, other_look)} ?", YES_NO, answer_of, "is there a"
     )
 
 
-def _is_the(rng: Generator) -> QuestionClaim:
+def _is_the(rng: Generator) -> BalancedQuestion:
     statement = draw_statement(rng)
 
     def answer_of(scene: Scene) -> str | None:
@@ -76,38 +76,38 @@ def _is_the(rng: Generator) -> QuestionClaim:
         return "yes" if true else "no"
 
     text = f"is {statement.subject} {statement.predicate} ?"
-    return QuestionClaim(text, YES_NO, answer_of, "is the")
+    return BalancedQuestion(text, YES_NO, answer_of, "is the")
 
 
-def _what(topic: Topic) -> QuestionClaim:
+def _what(topic: StatementTopic) -> BalancedQuestion:
     def answer_of(scene: Scene) -> str | None:
-        thing = only(scene, topic.look, where=topic.where)
+        thing = unique_object(scene, topic.value, where=topic.relation)
         if thing is None:
             return None
-        return scene.things[thing].looks[topic.attribute]
+        return scene.things[thing].attributes[topic.attribute]
 
     asked = KINDS[topic.attribute]
     start = f"what {asked} is the"
-    subject = f"{topic.look} thing"
-    if topic.where:
-        subject = f"thing {topic.where} the {subject}"
-    return QuestionClaim(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
+    subject = f"{topic.value} thing"
+    if topic.relation:
+        subject = f"thing {topic.relation} the {subject}"
+    return BalancedQuestion(f"{start} {subject} ?", ATTRIBUTES[asked], answer_of, start)
 
 
-def write_vqa(files: TaskFiles) -> None:
+def write_vqa(files: DataSetWriter) -> None:
     """Questions and annotations of both splits, and the list of answers."""
     answers = [*YES_NO, *NUMBERS, *SPOKEN_ORDER]
-    files.put("vqa/trainval_label2ans.json", answers)
+    files.write_rows("vqa/trainval_label2ans.json", answers)
     files.texts.update(answers)
     for split in ("train", "val"):
         _write_split(files, split)
 
 
-def _write_split(files: TaskFiles, split: str) -> None:
-    questions: list[Record] = []
-    annotations: list[Record] = []
+def _write_split(files: DataSetWriter, split: str) -> None:
+    questions: list[JsonObject] = []
+    annotations: list[JsonObject] = []
     asked_of = Counter[int]()
-    for each in files.rounds("vqa", split, draw_question):
+    for each in files.balanced_texts("vqa", split, draw_question):
         question = each.claim
         for answer, scene in zip(question.answers, each.scenes, strict=True):
             image = scene.image_id
@@ -131,8 +131,8 @@ def _write_split(files: TaskFiles, split: str) -> None:
         "license": {},
     }
     name = f"mscoco_{split}2014"
-    files.put(f"vqa/v2_OpenEnded_{name}_questions.json", head | {"questions": questions})
-    files.put(f"vqa/v2_{name}_annotations.json", head | {"annotations": annotations})
+    files.write_rows(f"vqa/v2_OpenEnded_{name}_questions.json", head | {"questions": questions})
+    files.write_rows(f"vqa/v2_{name}_annotations.json", head | {"annotations": annotations})
 
 
 def _ten_people(

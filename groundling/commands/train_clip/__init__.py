@@ -1,0 +1,126 @@
+"""`groundling train-clip`: train a small CLIP teacher on captioned images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated
+
+from groundling.command_line import SHARED, Command
+from groundling.runs.outputs import Inputs, ResumableRun
+from groundling.settings.fields import (
+    InputKind,
+    Settings,
+    at_least,
+    flag_name,
+    refuse_settings,
+    required,
+    unnested,
+)
+from groundling.settings.input_settings import CaptionSettings
+from groundling.settings.training import EvaluationSettings, TrainConfig, check_has_eval_data
+
+
+@dataclass(frozen=True)
+class TeachConfig(Settings):
+    """How a small CLIP teacher is built and trained from scratch, or an existing one is trained on."""
+
+    model: Annotated[str, InputKind.WEIGHTS] = ""
+    """Continue this CLIP, hub id or folder, with its tokenizer, image processor and scale; its sizes stay: leave \
+--size, --patch-size, --vision-tower, --text-tower, --projection-dim, --vocab-size and --context-length out; empty: a new one."""
+    captions: Annotated[str, InputKind.PATH, required] = ""
+    """Captions, in any file or folder of docs/vision.md, "Captions and photos as you have them": COCO or Karpathy's \
+json, Flickr8k's token.txt, a csv, tsv, json or jsonl, an imagefolder, images with .txt or .json beside them."""
+    reading: Annotated[CaptionSettings, unnested] = field(default_factory=CaptionSettings)
+    images: Annotated[str, InputKind.FOLDER, required] = ""
+    """Folder of the images, which may be in folders below it."""
+    image_list: Annotated[str, InputKind.FILE] = ""
+    """File that lists the training images, one name a line; empty: all."""
+    eval_image_list: Annotated[str, InputKind.FILE] = ""
+    """File that lists the images on which retrieval is reported; empty: none."""
+    eval_captions: Annotated[str, InputKind.PATH] = ""
+    """Captions of other images on which retrieval is reported (instead of `eval_image_list`)."""
+    eval_splits: tuple[str, ...] = ()
+    """Karpathy's json: splits on which retrieval is reported, of --eval-captions or else of --captions."""
+    examining: EvaluationSettings = field(default_factory=EvaluationSettings)
+    skip_missing: bool = False
+    """Leave captions out whose image is missing, and count them."""
+    size: Annotated[int, at_least(1)] = 64
+    """Image side, pixels."""
+    patch_size: Annotated[int, at_least(1)] = 8
+    """Patch side of the vision transformer, pixels."""
+    vision_tower: Annotated[tuple[int, int], at_least(1)] = (192, 4)
+    """Width and layers of the vision tower."""
+    text_tower: Annotated[tuple[int, int], at_least(1)] = (192, 3)
+    """Width and layers of the text tower."""
+    projection_dim: Annotated[int, at_least(1)] = 192
+    """Width of the joint space."""
+    vocab_size: Annotated[int, at_least(3)] = 4000
+    """Pieces of the byte-pair tokenizer, which is trained on the captions."""
+    context_length: Annotated[int, at_least(3)] = 32
+    """Positions of the text tower."""
+    flip: bool = True
+    """Mirror images at random (turn off where captions say left and right)."""
+    max_shift: Annotated[float, at_least(0, below=1)] = 0.06
+    """Largest random shift of the view, share of the side."""
+    untrained: bool = False
+    """Stop before training: a control teacher that knows nothing."""
+
+
+TEACHING = TrainConfig(epochs=20, batch=200, lr=1e-3, schedule="cosine", weight_decay=0.1)
+"""A small CLIP from scratch."""
+
+
+NEW = (
+    *(
+        "size",
+        "patch_size",
+        "vision_tower",
+        "text_tower",
+        "projection_dim",
+        "vocab_size",
+        "context_length",
+    ),
+    "untrained",
+)
+"""Settings that an existing CLIP leaves no choice of."""
+
+
+def check(config: TeachConfig, training: TrainConfig, out: str | Path) -> None:
+    """Raises InputError for settings of a new CLIP beside an existing one, and evaluation of nothing, or on nothing."""
+    if config.model:
+        changed = {
+            f"--{flag_name(name)}": vars(config)[name] != vars(TeachConfig())[name] for name in NEW
+        }
+        refuse_settings(changed, f"is for a new CLIP, {config.model} has its own; leave it out")
+    held = config.eval_captions or config.eval_image_list or config.eval_splits
+    flags = "--eval-captions FILE, --eval-image-list FILE or --eval-splits NAMES"
+    check_has_eval_data(config.examining, bool(held), flags)
+    if config.untrained:
+        every = {"--eval-every": config.examining.eval_every}
+        refuse_settings(every, "--untrained leaves no training to evaluate on the way")
+
+
+def inputs(config: TeachConfig, training: TrainConfig) -> Inputs:
+    """What tells runs apart beside their settings."""
+    return {
+        "captions": config.captions,
+        "images": config.images,
+        "start": config.model,
+        "eval_captions": config.eval_captions,
+        "eval_image_list": config.eval_image_list,
+    }
+
+
+COMMAND = Command(
+    "train-clip",
+    "train a small CLIP teacher on captioned images",
+    "groundling.commands.train_clip.run:teach",
+    {"_own": TeachConfig(), "_train": TEACHING, **SHARED},
+    title="Train",
+    example="groundling train-clip --captions my_data/captions.csv --images my_data/photos --out "
+    "runs/my_clip",
+    common_flags="captions images model size epochs steps batch lr seed cpu",
+    validate=check,
+    output=ResumableRun(inputs, artifacts=["model"]),
+)

@@ -1,0 +1,273 @@
+"""XDBERT: a text encoder and CLIP's text tower, joined by a cross-modal encoder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedTokenizerBase
+
+from groundling.core.batch import Batch, EncoderOutput, require
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.data.samples import ClipRowEncoder, TextRowEncoder
+from groundling.models.attention import (
+    AttentionCallback,
+    AttentionMap,
+    SequencePositions,
+    clip_positions,
+    text_positions,
+)
+from groundling.models.clip import (
+    TUNING_WINDOWS,
+    ClipTextTower,
+    load_clip_text_tower,
+    save_clip_text,
+)
+from groundling.models.formats import Encoder, ModelFormat
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+
+
+class CrossAttentionBlock(nn.Module):
+    """Post-LN multi-head attention of one stream over another (or itself), with residual and LayerNorm."""
+
+    def __init__(self, width: int, over: int, heads: int, dropout: float) -> None:
+        """Queries from states `width` wide, keys and values from states `over` wide."""
+        super().__init__()
+        self.heads = heads
+        self.dropout = dropout
+        self.query = nn.Linear(width, width)
+        self.out = nn.Linear(width, width)
+        self.key = nn.Linear(over, width)
+        self.value = nn.Linear(over, width)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+
+    def _split(self, projected: Tensor) -> Tensor:
+        """(N, T, D) by head: (N, heads, T, D / heads)."""
+        by_head: Tensor = projected.unflatten(-1, (self.heads, -1)).transpose(1, 2)
+        return by_head
+
+    def weights(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
+        """Attention weights (N, heads, T, V) of the same call; rows sum to 1 over the places of `key_mask`."""
+        query = self._split(self.query(states))
+        key = self._split(self.key(over))
+        scores = query @ key.transpose(-1, -2) / query.shape[-1] ** 0.5
+        inside: Tensor = scores.masked_fill(~key_mask[:, None, None, :], -torch.inf)
+        return inside.softmax(-1)
+
+    def forward(self, states: Tensor, over: Tensor, key_mask: Tensor) -> Tensor:
+        """States (N, T, D) after attending over (N, V, D') where `key_mask` (N, V) is True."""
+        mixed = F.scaled_dot_product_attention(
+            self._split(self.query(states)),
+            self._split(self.key(over)),
+            self._split(self.value(over)),
+            attn_mask=key_mask[:, None, None, :],
+            dropout_p=self.dropout if self.training else 0.0,
+        )
+        update = self.out(mixed.transpose(1, 2).flatten(2))
+        normed: Tensor = self.norm(states + F.dropout(update, self.dropout, self.training))
+        return normed
+
+
+class FeedForwardBlock(nn.Module):
+    """Post-LN feed-forward block."""
+
+    def __init__(self, width: int, inner: int, dropout: float) -> None:
+        """`width` of the states, `inner` of the hidden layer."""
+        super().__init__()
+        self.up = nn.Linear(width, inner)
+        self.down = nn.Linear(inner, width)
+        self.dropout = nn.Dropout(dropout)
+        self.norm = nn.LayerNorm(width, eps=1e-12)
+
+    def forward(self, states: Tensor) -> Tensor:
+        """States (N, T, D), transformed."""
+        update = self.down(F.gelu(self.up(states)))
+        normed: Tensor = self.norm(states + self.dropout(update))
+        return normed
+
+
+class CrossModalLayer(nn.Module):
+    """One cross-modal layer: both cross-attentions read the old states, then self-attention, then feed-forward.
+
+    LXMERT-like, but with separate cross-attentions per side, because the widths differ; the CLIP side's feed-forward
+    is as wide as the *text encoder's* (XDBERT Table 6, whose parameter counts tell; so does its release).
+    """
+
+    def __init__(
+        self, text: int, text_heads: int, clip: int, clip_heads: int, inner: int, dropout: float
+    ) -> None:
+        """`text` and `clip`: widths of the two sides; `inner`: of both feed-forward blocks."""
+        super().__init__()
+        self.text_cross = CrossAttentionBlock(text, clip, text_heads, dropout)
+        self.clip_cross = CrossAttentionBlock(clip, text, clip_heads, dropout)
+        self.text_self = CrossAttentionBlock(text, text, text_heads, dropout)
+        self.clip_self = CrossAttentionBlock(clip, clip, clip_heads, dropout)
+        self.text_forward = FeedForwardBlock(text, inner, dropout)
+        self.clip_forward = FeedForwardBlock(clip, inner, dropout)
+
+    def forward(
+        self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Both streams, updated: text (N, T, D) and CLIP (N, V, E)."""
+        crossed_text = self.text_cross(text, clip, clip_mask)
+        crossed_clip = self.clip_cross(clip, text, text_mask)
+        text = self.text_self(crossed_text, crossed_text, text_mask)
+        clip = self.clip_self(crossed_clip, crossed_clip, clip_mask)
+        return self.text_forward(text), self.clip_forward(clip)
+
+    def attention_weights(
+        self, text: Tensor, clip: Tensor, text_mask: Tensor, clip_mask: Tensor
+    ) -> dict[tuple[str, str], Tensor]:
+        """The weights (N, heads, rows, columns) of the layer's four attentions, by reader and what is read."""
+        crossed_text = self.text_cross(text, clip, clip_mask)
+        crossed_clip = self.clip_cross(clip, text, text_mask)
+        return {
+            ("text", "clip"): self.text_cross.weights(text, clip, clip_mask),
+            ("clip", "text"): self.clip_cross.weights(clip, text, text_mask),
+            ("text", "text"): self.text_self.weights(crossed_text, crossed_text, text_mask),
+            ("clip", "clip"): self.clip_self.weights(crossed_clip, crossed_clip, clip_mask),
+        }
+
+
+INNER = ("intermediate_size", "hidden_dim", "d_inner", "ffn_dim")
+"""What families call the width inside their feed-forward blocks; DistilBERT's is the second."""
+DROPOUT = ("hidden_dropout_prob", "dropout", "hidden_dropout")
+"""What they call the dropout of their states; ModernBERT names several, and this is none of them."""
+
+
+def make_cross_modal_layers(
+    config: PreTrainedConfig, clip: ClipTextTower, layers: int
+) -> nn.ModuleList:
+    """The cross-modal encoder between a text encoder of this configuration and a CLIP-like text tower.
+
+    What the configuration does not name is as in BERT. Raises InputError for an encoder without attention heads.
+    """
+    if not hasattr(config, "num_attention_heads"):
+        raise InputError(
+            f"a {config.model_type} model has no attention heads, after which those of a cross-modal encoder are made"
+        )
+    settings = config.to_dict()
+    told = [settings[name] for name in INNER if settings.get(name)]
+    dropouts = [settings[name] for name in DROPOUT if settings.get(name) is not None]
+    return nn.ModuleList(
+        CrossModalLayer(
+            text=config.hidden_size,
+            text_heads=config.num_attention_heads,
+            clip=clip.embed_dim,
+            # CLIP's own head width; the tower's head count need not divide the projection.
+            clip_heads=max(1, clip.embed_dim // 64),
+            inner=told[0] if told else 4 * config.hidden_size,
+            dropout=dropouts[0] if dropouts else 0.1,
+        )
+        for _ in range(layers)
+    )
+
+
+class CrossModalEncoder(Encoder):
+    """XDBERT during adaptation (Section 2.1): any text encoder, any CLIP-like text tower, `layers` cross-modal layers.
+
+    New weights keep PyTorch's default initialisation, as in the release (Splend1d/XDBERT, utils_model.py).
+    """
+
+    def __init__(
+        self,
+        text: TextEncoder,
+        clip: ClipTextTower,
+        layers: int = 2,
+        clip_tokenizer: PreTrainedTokenizerBase | None = None,
+    ) -> None:
+        """Without `clip_tokenizer` the whole model can be trained, but neither saved nor given text."""
+        super().__init__()
+        self.text = text
+        self.clip = clip
+        self.clip_tokenizer = clip_tokenizer
+        self.cross = make_cross_modal_layers(text.encoder.config, clip, layers)
+        vocabulary, width = clip.token_embedding_weight.shape
+        # No pooler: the text encoder's own has not seen the CLIP side.
+        self.sizes = text.sizes._replace(
+            visual=clip.embed_dim, clip_input_embeddings=(vocabulary, width), pooler_output=0
+        )
+
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
+        """Both sides alone (`text`, `visual`) and after meeting (`joint_text`, `joint_visual`).
+
+        `attention` is told the four maps of every cross-modal layer, named by who reads whom.
+        """
+        tokens = require(batch.text, "text", "a cross-modal model")
+        windows = require(batch.clip, "clip", "a cross-modal model")
+        alone: EncoderOutput = self.text(batch)
+        text = require(alone.text, "text", "a cross-modal model")
+        visual = windows.flatten_states(self.clip(windows)[0])
+        clip = visual
+        for number, layer in enumerate(self.cross):
+            if attention is not None and isinstance(layer, CrossModalLayer):
+                maps = layer.attention_weights(text, clip, tokens.attention_mask, windows.key_mask)
+                places = {"text": text_positions(tokens), "clip": clip_positions(windows)}
+                _report_maps(attention, number, maps, places)
+            text, clip = layer(text, clip, tokens.attention_mask, windows.key_mask)
+        return replace(
+            alone,
+            pooler_output=None,
+            visual=visual,
+            joint_text=text,
+            joint_visual=clip,
+            clip_input_embeddings=self.clip.token_embedding_weight,
+        )
+
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder, ClipRowEncoder]:
+        """The text encoder's input, and at most two CLIP windows per text (XDBERT Appendix B)."""
+        tokenizer = require(self.clip_tokenizer, "clip_tokenizer", "a cross-modal model given text")
+        windows = ClipRowEncoder(tokenizer, self.clip.context_length, TUNING_WINDOWS)
+        return self.text.inputs(max_length)[0], windows
+
+    def word_embeddings(self) -> nn.Embedding:
+        """The text encoder's input embeddings."""
+        return self.text.word_embeddings()
+
+    def export(self, folder: Path) -> None:
+        """Write the whole model: `text` and `clip` as stock HF folders, the cross-modal layers beside them."""
+        tokenizer = require(
+            self.clip_tokenizer, "clip_tokenizer", "a cross-modal model to be saved"
+        )
+        self.text.export(folder / "text")
+        save_clip_text(self.clip, tokenizer, folder / "clip")
+        save_file(self.cross.state_dict(), folder / LAYERS)
+
+
+def _report_maps(
+    attention: AttentionCallback,
+    layer: int,
+    maps: dict[tuple[str, str], Tensor],
+    places: dict[str, SequencePositions],
+) -> None:
+    for (reader, read), weights in maps.items():
+        name = f"{reader} over {read}"
+        attention(AttentionMap(name, layer, weights, places[reader], places[read]))
+
+
+LAYERS = "cross_layers.safetensors"
+"""Marks a folder of a whole cross-modal model."""
+
+
+def load_cross_modal_encoder(folder: str | Path) -> CrossModalEncoder:
+    """A whole cross-modal model from a folder written by its `export`; raises InputError if its parts do not fit."""
+    folder = Path(folder)
+    with convert_read_errors(folder / LAYERS):
+        weights = load_file(folder / LAYERS)
+    clip, tokenizer = load_clip_text_tower(folder / "clip")
+    layers = len({name.partition(".")[0] for name in weights})
+    model = CrossModalEncoder(load_text_encoder(folder / "text"), clip, layers, tokenizer)
+    with convert_errors(f"{folder / LAYERS}: does not fit the encoders beside it"):
+        model.cross.load_state_dict(weights)
+    return model
+
+
+def _is_cross_modal(source: str) -> bool:
+    return (Path(source) / LAYERS).exists()
+
+
+WHOLE = ModelFormat("cross-modal model", _is_cross_modal, load_cross_modal_encoder)

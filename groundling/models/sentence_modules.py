@@ -1,0 +1,472 @@
+"""Sentence encoders in sentence-transformers' layout: what stands around the encoder is read, applied and written back.
+
+The layout is that of sentence-transformers 2 to 6: `modules.json` lists the encoder and what follows it, each with a
+folder of its own. An encoder in a folder, too (`0_Transformer/`), is written back beside `modules.json`, where
+newer versions have it. Nothing is unpickled, and sentence-transformers itself is not needed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load, save
+from tokenizers import normalizers
+from torch import Tensor, nn
+from transformers import PreTrainedTokenizerBase
+from transformers.utils.hub import cached_file
+
+from groundling.core.errors import InputError, convert_errors, convert_read_errors
+from groundling.models.hub import local_only
+from groundling.runs.folder import json_text
+
+MODULES = "modules.json"
+"""Marks a sentence-transformers folder, and lists its modules in order."""
+ABOUT = "config_sentence_transformers.json"
+"""Prompts and the similarity function."""
+ENCODER = (
+    "sentence_bert_config.json",
+    *(
+        f"sentence_{family}_config.json"
+        for family in ("roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+    ),
+)
+"""What the settings of the encoder module are called: the first by all versions, the others by old ones."""
+ENCODER_KIND = "Transformer"
+"""What the encoder is called as a module."""
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+PACKAGE = "sentence_transformers."
+OLD_TYPES = "sentence_transformers.models."
+"""How types were spelt up to version 5; later versions read them too."""
+
+LEGACY = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+"""Pooling's settings up to version 5, in the order in which several are joined, and what version 6 calls them."""
+
+Pool = Callable[[Tensor, Tensor], Tensor]
+
+
+def _pool_first(states: Tensor, mask: Tensor) -> Tensor:
+    place = mask.int().argmax(1)
+    return states[torch.arange(len(states), device=states.device), place]
+
+
+def _pool_last(states: Tensor, mask: Tensor) -> Tensor:
+    place = mask.shape[1] - 1 - mask.int().flip(1).argmax(1)
+    return states[torch.arange(len(states), device=states.device), place]
+
+
+def _pool_max(states: Tensor, mask: Tensor) -> Tensor:
+    return states.masked_fill(~mask.unsqueeze(-1), float("-inf")).amax(1)
+
+
+def _pool_mean(states: Tensor, mask: Tensor) -> Tensor:
+    inside = mask.unsqueeze(-1)
+    return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
+
+
+def _pool_mean_sqrt_len(states: Tensor, mask: Tensor) -> Tensor:
+    inside = mask.unsqueeze(-1)
+    return (states * inside).sum(1) / inside.sum(1).clamp(min=1).sqrt()
+
+
+def _pool_weighted_mean(states: Tensor, mask: Tensor) -> Tensor:
+    weights = (mask.cumsum(1) * mask).unsqueeze(-1).to(states.dtype)
+    return (states * weights).sum(1) / weights.sum(1).clamp(min=1)
+
+
+POOLS: dict[str, Pool] = {
+    "cls": _pool_first,
+    "max": _pool_max,
+    "mean": _pool_mean,
+    "mean_sqrt_len_tokens": _pool_mean_sqrt_len,
+    "weightedmean": _pool_weighted_mean,
+    "lasttoken": _pool_last,
+}
+"""Every pooling of sentence-transformers, of states (N, T, D) under a mask (N, T) that holds special pieces too."""
+
+
+@dataclass(frozen=True)
+class Pooling:
+    """One vector of a text's states: one or several ways of pooling, side by side."""
+
+    modes: tuple[str, ...] = ("mean",)
+    """Names in `POOLS`."""
+
+    def __call__(self, states: Tensor, mask: Tensor) -> Tensor:
+        """(N, modes * D) from states (N, T, D) and a mask (N, T) bool, True at every piece, special ones too."""
+        return torch.cat([POOLS[mode](states, mask) for mode in self.modes], -1)
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "torch.nn.modules.linear.Identity": lambda values: values,
+    "torch.nn.modules.activation.Tanh": torch.tanh,
+    "torch.nn.modules.activation.ReLU": F.relu,
+    "torch.nn.modules.activation.GELU": F.gelu,
+    "torch.nn.modules.activation.SiLU": F.silu,
+    "torch.nn.modules.activation.Sigmoid": torch.sigmoid,
+}
+"""Activations of Dense, by the name in its settings."""
+IDENTITY = "torch.nn.modules.linear.Identity"
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A Linear and an activation, as they are: frozen."""
+
+    weight: Tensor
+    """(E, D)."""
+    bias: Tensor | None
+    """(E,)."""
+    activation: str = IDENTITY
+    """Name in `ACTIVATIONS`."""
+
+    def __call__(self, vectors: Tensor) -> Tensor:
+        """(N, E) from (N, D)."""
+        bias = None if self.bias is None else self.bias.to(vectors.device)
+        return ACTIVATIONS[self.activation](F.linear(vectors, self.weight.to(vectors.device), bias))
+
+
+def unit_length(vectors: Tensor) -> Tensor:
+    """Vectors (N, D) of unit length."""
+    return F.normalize(vectors, dim=-1)
+
+
+@dataclass(frozen=True, eq=False)
+class SentenceModules:
+    """What makes one vector of an encoder's states, and the files that say so to sentence-transformers."""
+
+    pooling: Pooling
+    post_pooling: tuple[Callable[[Tensor], Tensor], ...] = ()
+    """What follows: `Dense`, `normalized`."""
+    max_length: int = 0
+    """Most pieces of a text, special ones included; 0: as many as the encoder takes."""
+    prompt: str = ""
+    """What stands before every text by default."""
+    modules: tuple[Mapping[str, Any], ...] = ()
+    """`modules.json`."""
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    """Every other file, by its place in the folder."""
+
+    def vectors(self, states: Tensor, mask: Tensor) -> Tensor:
+        """Sentence vectors (N, E) of states (N, T, D) under a mask (N, T), as sentence-transformers encodes them."""
+        vectors = self.pooling(states, mask)
+        for step in self.post_pooling:
+            vectors = step(vectors)
+        return vectors
+
+    def with_projection(self, projection: nn.Linear) -> SentenceModules:
+        """The same pooling with `projection` and unit length in place of what follows it."""
+        weights = {
+            f"linear.{name}": value.detach().cpu().clone()
+            for name, value in projection.state_dict().items()
+        }
+        dense = Dense(weights["linear.weight"], weights["linear.bias"])
+        heads = self.modules[:2]
+        kept = {name: content for name, content in self.files.items() if not self._is_after(name)}
+        new = {
+            f"2_Dense/{CONFIG}": _json(
+                {
+                    "in_features": dense.weight.shape[1],
+                    "out_features": dense.weight.shape[0],
+                    "bias": True,
+                    "activation_function": IDENTITY,
+                }
+            ),
+            f"2_Dense/{WEIGHTS}": save(weights),
+        }
+        modules = (*heads, _module(2, "Dense"), _module(3, "Normalize"))
+        return replace(
+            self, post_pooling=(dense, unit_length), modules=modules, files={**kept, **new}
+        )
+
+    def _is_after(self, name: str) -> bool:
+        folders = {PurePosixPath(str(module["path"])) for module in self.modules[2:]}
+        return PurePosixPath(name).parent in folders
+
+    def write(self, folder: Path) -> None:
+        """Write the modules beside the encoder's own files."""
+        for name, content in self.files.items():
+            place = folder / name
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_bytes(content)
+        (folder / MODULES).write_bytes(_json([dict(module) for module in self.modules]))
+
+
+def make_sentence_modules(mode: str, width: int, max_length: int) -> SentenceModules:
+    """A sentence encoder of a plain one: pooling alone, of states `width` wide and at most `max_length` pieces."""
+    pooling = {"word_embedding_dimension": width}
+    pooling |= {name: mode == one for name, one in LEGACY.items()}
+    files = {
+        ENCODER[0]: _json({"max_seq_length": max_length, "do_lower_case": False}),
+        ABOUT: _json({"prompts": {}, "default_prompt_name": None, "similarity_fn_name": "cosine"}),
+        f"1_Pooling/{CONFIG}": _json(pooling),
+    }
+    modules = (_module(0, "Transformer"), _module(1, "Pooling"))
+    return SentenceModules(Pooling((mode,)), max_length=max_length, modules=modules, files=files)
+
+
+def _module(number: int, kind: str) -> dict[str, Any]:
+    path = f"{number}_{kind}" if number else ""
+    return {"idx": number, "name": str(number), "path": path, "type": OLD_TYPES + kind}
+
+
+def _json(value: object) -> bytes:
+    return (json_text(value, indent=2, ensure_ascii=False) + "\n").encode()
+
+
+# -- reading -----------------------------------------------------------------------------------------------------------
+
+
+def encoder_folder(source: str | Path) -> str | Path:
+    """Where a model's own files lie: the folder that `modules.json` names for the encoder, or `source` as it is.
+
+    What is wrong with `modules.json` is for `load_sentence_modules` to say. A hub id stays as it is.
+    """
+    folder = Path(source)
+    if not (folder / MODULES).is_file():
+        return source
+    try:
+        listed = json.loads((folder / MODULES).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return source
+    if not isinstance(listed, list) or not listed or not _is_module(listed[0]):
+        return source
+    inner = folder / str(listed[0]["path"])
+    if not listed[0]["path"] or _kind(listed[0]) != ENCODER_KIND or not (inner / CONFIG).is_file():
+        return source
+    return inner
+
+
+def load_sentence_modules(source: str | Path, width: int) -> tuple[SentenceModules | None, bool]:
+    """What a hub id or folder says of sentences, None if nothing, and whether texts are to be lower-cased.
+
+    `width` of the encoder's states. Raises InputError, naming the file, for a module that is not known here, or one
+    that does not fit.
+    """
+    folder = _SentenceFolder(source)
+    if not folder.has(MODULES):
+        return None, False
+    modules = folder.modules()
+    pooling, width = _pooling(folder, str(modules[1]["path"]), width)
+    after: list[Callable[[Tensor], Tensor]] = []
+    for module in modules[2:]:
+        path = str(module["path"])
+        if _kind(module) == "Normalize":
+            folder.keep(f"{path}/{CONFIG}")
+            after.append(unit_length)
+        else:
+            dense = _dense(folder, path, width)
+            width = len(dense.weight)
+            after.append(dense)
+    # An encoder in a folder of its own has its settings there.
+    place = f"{modules[0]['path']}/" if modules[0]["path"] else ""
+    name = next((place + name for name in ENCODER if folder.keep(place + name)), "")
+    settings = folder.settings(name) if name else {}
+    about = folder.settings(ABOUT) if folder.keep(ABOUT) else {}
+    prompt = _prompt(folder, about)
+    if prompt and not folder.settings(f"{modules[1]['path']}/{CONFIG}").get("include_prompt", True):
+        raise InputError(
+            f"{folder.name(ABOUT)}: a default prompt that pooling leaves out (include_prompt: false) is not supported"
+        )
+    sentence = SentenceModules(
+        pooling,
+        tuple(after),
+        _max_length(folder.name(name), settings),
+        prompt,
+        ({**modules[0], "path": ""}, *modules[1:]),
+        {file.removeprefix(place): content for file, content in folder.files.items()},
+    )
+    return sentence, bool(settings.get("do_lower_case"))
+
+
+def _prompt(folder: _SentenceFolder, about: Mapping[str, Any]) -> str:
+    """What stands before every text by default; raises InputError if that is no text."""
+    name = about.get("default_prompt_name")
+    if not name:
+        return ""
+    prompts = about.get("prompts")
+    prompt = prompts.get(name) if isinstance(prompts, dict) and isinstance(name, str) else None
+    if not isinstance(prompt, str):
+        raise InputError(
+            f"{folder.name(ABOUT)}: default_prompt_name is {name!r:.40}, but `prompts` has no text of this name"
+        )
+    return prompt
+
+
+def _max_length(file: str, settings: Mapping[str, Any]) -> int:
+    """Most pieces of a text, 0 where nothing is said; raises InputError for what is no number of pieces."""
+    said = settings.get("max_seq_length")
+    if said is None:
+        return 0
+    if type(said) is not int or said < 1:
+        raise InputError(f"{file}: max_seq_length is {said!r:.40}, expected a whole number above 0")
+    return said
+
+
+def add_lowercase(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Let a tokenizer lower-case its texts, as sentence-transformers does where a folder says `do_lower_case`."""
+    engine = tokenizer.backend_tokenizer
+    steps = [normalizers.Lowercase()]
+    if engine.normalizer is not None:
+        steps.append(engine.normalizer)
+    engine.normalizer = normalizers.Sequence(steps)
+
+
+class _SentenceFolder:
+    """The files of a hub id or folder, those of which are kept that a module needs."""
+
+    def __init__(self, source: str | Path) -> None:
+        self.source = source
+        self.files: dict[str, bytes] = {}
+
+    def name(self, file: str) -> str:
+        return f"{self.source}/{file}"
+
+    def _path(self, file: str) -> Path | None:
+        found = cached_file(
+            str(self.source),
+            file,
+            _raise_exceptions_for_missing_entries=False,
+            _raise_exceptions_for_connection_errors=False,
+            **local_only(self.source),
+        )
+        return Path(found) if found else None
+
+    def has(self, file: str) -> bool:
+        """Whether there is such a file."""
+        return self._path(file) is not None
+
+    def keep(self, file: str) -> bool:
+        """Take a file along; False if there is none."""
+        path = self._path(file)
+        if path is None:
+            return False
+        with convert_read_errors(self.name(file)):
+            self.files[file] = path.read_bytes()
+        return True
+
+    def settings(self, file: str) -> dict[str, Any]:
+        """A JSON object that is kept; raises InputError if there is none."""
+        value = self._json(file)
+        if not isinstance(value, dict):
+            raise InputError(f"{self.name(file)}: expected a JSON object")
+        return value
+
+    def _json(self, file: str) -> Any:
+        if file not in self.files and not self.keep(file):
+            raise InputError(
+                f"{self.name(file)}: no such file, although {MODULES} names its folder"
+            )
+        with convert_errors(f"{self.name(file)}: not valid JSON"):
+            return json.loads(self.files[file])
+
+    def modules(self) -> list[dict[str, Any]]:
+        """The modules in order: the encoder, pooling, and what follows; raises InputError for any other list."""
+        listed = self._json(MODULES)
+        del self.files[MODULES]
+        where = self.name(MODULES)
+        if not isinstance(listed, list) or not all(_is_module(module) for module in listed):
+            raise InputError(f"{where}: expected a list of modules, each with `type` and `path`")
+        for place, module in enumerate(listed):
+            allowed = (ENCODER_KIND,), ("Pooling",), ("Dense", "Normalize")
+            expected = allowed[min(place, 2)]
+            if _kind(module) not in expected:
+                raise InputError(
+                    f"{where}: module {place} is {module['type']}, expected {' or '.join(expected)}; for the encoder "
+                    f"by itself, take a copy of the folder without {MODULES}"
+                )
+        if len(listed) < 2:
+            raise InputError(f"{where}: expected a Transformer and a Pooling at least")
+        if listed[0]["path"] and encoder_folder(self.source) == self.source:
+            raise InputError(
+                f"{where}: the encoder lies in {listed[0]['path']!r}, but there is no {CONFIG} in such a folder"
+            )
+        return listed
+
+
+def _is_module(module: object) -> bool:
+    """Whether an entry has a type, and a path that stays in the folder."""
+    if not isinstance(module, dict):
+        return False
+    path = module.get("path")
+    if not isinstance(module.get("type"), str) or not isinstance(path, str):
+        return False
+    return not PurePosixPath(path).is_absolute() and ".." not in PurePosixPath(path).parts
+
+
+def _kind(module: Mapping[str, Any]) -> str:
+    """What sentence-transformers calls the module; the whole type if it is another package's."""
+    kind = str(module["type"])
+    return kind.rpartition(".")[2] if kind.startswith(PACKAGE) else kind
+
+
+def _pooling(folder: _SentenceFolder, path: str, width: int) -> tuple[Pooling, int]:
+    """The pooling of a module's folder over states of this width, and the width of what it makes."""
+    file = f"{path}/{CONFIG}"
+    settings = folder.settings(file)
+    said = settings.get("pooling_mode", settings)
+    if said is settings:
+        switched = [key for key, on in settings.items() if key.startswith("pooling_mode_") and on]
+        unknown = [key for key in switched if key not in LEGACY]
+        named = unknown or [mode for key, mode in LEGACY.items() if key in switched]
+        # With all of them off sentence-transformers takes the mean; of an empty `pooling_mode` it makes nothing.
+        modes: Sequence[Any] = named or ["mean"]
+    else:
+        modes = [said] if isinstance(said, str) else said
+    if not isinstance(modes, Sequence) or not modes or any(m not in list(POOLS) for m in modes):
+        raise InputError(
+            f"{folder.name(file)}: pooling {modes!r} is not known here; expected some of {', '.join(POOLS)}"
+        )
+    stated = settings.get("embedding_dimension", settings.get("word_embedding_dimension", width))
+    if stated != width:
+        raise InputError(
+            f"{folder.name(file)}: pools states {stated} wide, the encoder's are {width}"
+        )
+    pooling = Pooling(tuple(modes))
+    return pooling, width * len(pooling.modes)
+
+
+def _dense(folder: _SentenceFolder, path: str, width: int) -> Dense:
+    """The Dense of a module's folder, over vectors of this width."""
+    file = f"{path}/{CONFIG}"
+    settings = folder.settings(file)
+    activation = str(settings.get("activation_function", "torch.nn.modules.activation.Tanh"))
+    plain = {"module_input_name": "sentence_embedding", "module_output_name": "sentence_embedding"}
+    odd = [key for key, value in plain.items() if settings.get(key, value) not in (value, None)]
+    odd += ["use_residual"] if settings.get("use_residual") else []
+    odd += [] if activation in ACTIVATIONS else ["activation_function"]
+    if odd:
+        raise InputError(
+            f"{folder.name(file)}: {odd[0]} = {settings[odd[0]]!r} is not known here; a Dense has one of "
+            f"{', '.join(name.rpartition('.')[2] for name in ACTIVATIONS)}, and reads the sentence vector alone"
+        )
+    file = f"{path}/{WEIGHTS}"
+    if not folder.keep(file):
+        raise InputError(
+            f"{folder.name(file)}: no such file; weights are not unpickled: load and save the folder once with "
+            "sentence-transformers"
+        )
+    with convert_read_errors(folder.name(file)):
+        weights = load(folder.files[file])
+    weight, bias = weights.get("linear.weight"), weights.get("linear.bias")
+    if weight is None or weight.ndim != 2 or weight.shape[1] != width:
+        shape = None if weight is None else tuple(weight.shape)
+        raise InputError(f"{folder.name(file)}: linear.weight {shape}, expected (any, {width})")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise InputError(
+            f"{folder.name(file)}: linear.bias {tuple(bias.shape)}, expected ({len(weight)},)"
+        )
+    return Dense(weight.float(), None if bias is None else bias.float(), activation)

@@ -1,0 +1,249 @@
+"""Any Hugging Face text encoder, as it is; with cheaper attention masks and gradient checkpointing."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import AutoModel, PreTrainedModel, PreTrainedTokenizerBase
+from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Tokens, require
+from groundling.core.errors import InputError
+from groundling.data.samples import TextRowEncoder, check_vocabulary
+from groundling.models.attention import (
+    AttentionCallback,
+    AttentionMap,
+    capture_attention,
+    text_positions,
+)
+from groundling.models.formats import Encoder
+from groundling.models.heads import lm_head_style
+from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.sentence_modules import SentenceModules, add_lowercase, load_sentence_modules
+
+# Masks of attention on an accelerator: transformers asks each of them whether it masks anything, and waits.
+
+ASKED = ("sdpa", "eager")
+"""Kinds of attention whose masks are asked: PyTorch's fused one, and transformers' own."""
+
+
+@contextmanager
+def skip_mask_checks() -> Iterator[None]:
+    """Inside, a mask that is given to attention on an accelerator is used as it is.
+
+    transformers leaves out a mask without padding, for which it reads the mask from the device in every pass.
+    `make_attention_mask` leaves it out before it gets there. Attention is the same with or without such a mask.
+    """
+    before = {name: ALL_MASK_ATTENTION_FUNCTIONS[name] for name in ASKED}
+    for name, make in before.items():
+        ALL_MASK_ATTENTION_FUNCTIONS[name] = partial(_skip_check, make)
+    try:
+        yield
+    finally:
+        for name, make in before.items():
+            ALL_MASK_ATTENTION_FUNCTIONS[name] = make
+
+
+def _skip_check(
+    make: Callable[..., Tensor | None], *arguments: Any, **options: Any
+) -> Tensor | None:
+    """What `make` makes of a mask, into which it is not to look on an accelerator."""
+    mask = options.get("attention_mask")
+    if mask is not None and mask.device.type != "cpu":
+        options |= {"allow_is_causal_skip": False, "allow_is_bidirectional_skip": False}
+    return make(*arguments, **options)
+
+
+def make_attention_mask(tokens: Tokens, batch: Batch) -> Tensor | None:
+    """What an encoder is told of texts' padding: (N, T) long, None on an accelerator if there is none."""
+    before = None if batch.cpu_batch is None else batch.cpu_batch.text
+    if before is not None and _is_full(before):
+        return None
+    return tokens.attention_mask.long()
+
+
+# It asks what the batch holds, on which no compiled pass may depend.
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def _is_full(tokens: Tokens) -> bool:
+    """Whether no text is padded."""
+    return bool(tokens.attention_mask.all())
+
+
+# Gradient checkpointing: layers' activations are computed again in the backward pass instead of being kept.
+
+
+@contextmanager
+def gradient_checkpointing(model: nn.Module) -> Iterator[None]:
+    """Every Hugging Face encoder inside a model keeps only what enters its layers; off again afterwards.
+
+    Random numbers are drawn again as they were, so losses and gradients stay the same. Raises InputError if no part of
+    the model can do it.
+    """
+    parts = _checkpointable_models(model)
+    if not parts:
+        raise InputError(
+            f"--gradient-checkpointing: no part of this {type(model).__name__} supports it; leave it out"
+        )
+    with warnings.catch_warnings():
+        # The name that later versions prefer is not in the earliest one that is supported.
+        warnings.simplefilter("ignore", FutureWarning)
+        for part in parts:
+            # Reentrant ones want inputs with gradients, and do not go together with DDP's unused parameters.
+            part.gradient_checkpointing_enable({"use_reentrant": False})
+    try:
+        yield
+    finally:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)
+            for part in parts:
+                part.gradient_checkpointing_disable()
+
+
+def _checkpointable_models(model: nn.Module) -> list[PreTrainedModel]:
+    """The outermost Hugging Face models inside a model that support it."""
+    found: list[PreTrainedModel] = []
+    inside: set[nn.Module] = set()
+    for module in model.modules():
+        if module in inside or not isinstance(module, PreTrainedModel):
+            continue
+        if module.supports_gradient_checkpointing:
+            found.append(module)
+            inside |= set(module.modules())
+    return found
+
+
+def embed_words(table: nn.Module, batch: Batch, who: str) -> Tensor:
+    """Word embeddings (N, T, E) of a batch's texts, without positions or segments; the one place that looks them up.
+
+    An inner step's perturbation is added here (VILLA: to the word embedding alone). Raises InputError without texts.
+    """
+    words: Tensor = table(require(batch.text, "text", who).input_ids)
+    if batch.perturbation is not None and batch.perturbation.text is not None:
+        words = words + batch.perturbation.text
+    return words
+
+
+class TextEncoder(Encoder):
+    """A stock HF encoder and its tokenizer; `encoder` *is* the HF module, which is what gets exported."""
+
+    def __init__(self, encoder: Any, tokenizer: PreTrainedTokenizerBase) -> None:
+        """Raises InputError if the tokenizer knows more pieces than the encoder embeds."""
+        super().__init__()
+        self.encoder = encoder
+        self.tokenizer = tokenizer
+        reads_types = "token_type_ids" in inspect.signature(encoder.forward).parameters
+        self.has_types = reads_types and bool(getattr(encoder.config, "type_vocab_size", 0))
+        table = encoder.get_input_embeddings().weight
+        check_vocabulary(tokenizer, table)
+        width = encoder.config.hidden_size
+        activation, epsilon = lm_head_style(encoder.config)
+        self.sizes = OutputSizes(
+            text=width,
+            input_embeddings=(table.shape[0], table.shape[1]),
+            pooler_output=width if getattr(encoder, "pooler", None) is not None else 0,
+            activation=activation,
+            epsilon=epsilon,
+        )
+        self.sentence: SentenceModules | None = None
+
+    def set_sentence_modules(self, sentence: SentenceModules) -> None:
+        """Let it say sentence vectors, pooled thus, and write what makes them beside itself (sentence-transformers)."""
+        self.sentence = sentence
+        width = self.sizes.text * len(sentence.pooling.modes)
+        self.sizes = self.sizes._replace(sentence_embedding=width)
+
+    @property
+    def max_length(self) -> int:
+        """Most pieces the encoder and its tokenizer can take, special ones included."""
+        limit = getattr(self.encoder.config, "max_position_embeddings", None) or 512
+        for name, module in self.encoder.named_modules():
+            # RoBERTa-like tables spend their first rows on padding: positions start at padding_idx + 1.
+            if name.endswith("position_embeddings") and isinstance(module, nn.Embedding):
+                spent = 0 if module.padding_idx is None else module.padding_idx + 1
+                limit = module.num_embeddings - spent
+        return min(limit, self.tokenizer.model_max_length)
+
+    def forward(self, batch: Batch, attention: AttentionCallback | None = None) -> EncoderOutput:
+        """Encode `batch.text`; `attention` is told every layer's map, named `self`."""
+        tokens = require(batch.text, "text", "a text encoder")
+
+        def tell(layer: int, weights: Tensor) -> None:
+            places = text_positions(tokens)
+            if attention is not None:
+                attention(AttentionMap("self", layer, weights, places, places))
+
+        with nullcontext() if attention is None else capture_attention(self.encoder, tell):
+            out = self.encoder(**self._encoder_arguments(batch))
+        return EncoderOutput(
+            text=out.last_hidden_state,
+            pooler_output=out.pooler_output if self.sizes.pooler_output else None,
+            sentence_embedding=self._pooled(out.last_hidden_state, tokens.attention_mask),
+            input_embeddings=self.word_embeddings().weight,
+        )
+
+    def _pooled(self, states: Tensor, mask: Tensor) -> Tensor | None:
+        """A sentence encoder's pooled states (N, S), of states (N, T, D) under a mask (N, T)."""
+        return None if self.sentence is None else self.sentence.pooling(states, mask)
+
+    def hidden_states(self, batch: Batch) -> tuple[Tensor, ...]:
+        """What the embeddings and then each layer put out for `batch.text`, (N, T, D) each."""
+        out = self.encoder(**self._encoder_arguments(batch), output_hidden_states=True)
+        states: tuple[Tensor, ...] = out.hidden_states
+        return states
+
+    def _encoder_arguments(self, batch: Batch) -> dict[str, Any]:
+        """What Hugging Face's module reads of a batch."""
+        tokens = require(batch.text, "text", "a text encoder")
+        arguments: dict[str, Any] = {"attention_mask": make_attention_mask(tokens, batch)}
+        if batch.perturbation is None:
+            arguments["input_ids"] = tokens.input_ids
+        else:
+            table = self.word_embeddings()
+            arguments["inputs_embeds"] = embed_words(table, batch, "a text encoder")
+        if self.has_types:
+            arguments["token_type_ids"] = tokens.token_type_ids
+        return arguments
+
+    def inputs(self, max_length: int) -> tuple[TextRowEncoder, None]:
+        """Texts of at most `max_length` pieces, or what the encoder can take."""
+        return TextRowEncoder(self.tokenizer, min(max_length, self.max_length)), None
+
+    def word_embeddings(self) -> nn.Embedding:
+        """The encoder's input embeddings."""
+        table: nn.Embedding = self.encoder.get_input_embeddings()
+        return table
+
+    def export(self, folder: Path) -> None:
+        """Write a stock HF folder: `AutoModel.from_pretrained(folder)` needs nothing of groundling.
+
+        A sentence encoder's is a sentence-transformers folder, too.
+        """
+        self.encoder.save_pretrained(folder)
+        self.tokenizer.save_pretrained(folder)
+        if self.sentence is not None:
+            self.sentence.write(folder)
+
+
+def load_text_encoder(source: str | Path) -> TextEncoder:
+    """A text encoder with its tokenizer from a hub id or a folder; raises InputError if it holds something else."""
+    config = load_config(source)
+    # CLIP has two encoders, and an image encoder has no vocabulary.
+    one_text_encoder = hasattr(config, "hidden_size") and hasattr(config, "vocab_size")
+    if not one_text_encoder or config.is_encoder_decoder:
+        raise InputError(f"{source}: a {config.model_type} model is no text encoder")
+    tokenizer = load_tokenizer(source)
+    sentence, lower = load_sentence_modules(source, config.hidden_size)
+    if lower:
+        add_lowercase(tokenizer)
+    text = TextEncoder(load_weights(AutoModel, source), tokenizer)
+    if sentence is not None:
+        text.set_sentence_modules(sentence)
+    return text

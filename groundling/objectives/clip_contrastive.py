@@ -1,0 +1,109 @@
+"""Contrast between two sets of features: CLIP's own objective, and the pieces that distillation shares with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from torch import Tensor
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, require
+from groundling.objectives import Objective
+
+
+class _GatherRows(torch.autograd.Function):
+    """All ranks' rows, with gradients summed back to the rank that owns them."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, most: int) -> Tensor:
+        ctx.size = len(rows)
+        ctx.most = most
+        return _gather_padded(rows, most)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        total = grads[0].contiguous()
+        dist.all_reduce(total)
+        start = dist.get_rank() * ctx.most
+        return total[start : start + ctx.size], None
+
+
+def _gather_padded(rows: Tensor, most: int) -> Tensor:
+    """Every rank's rows (n, D), each padded to `most`, in rank order: (ranks * most, D)."""
+    padded = F.pad(rows, (0, 0, 0, most - len(rows)))
+    parts = [torch.empty_like(padded) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, padded.contiguous())
+    return torch.cat(parts)
+
+
+def gather_across_processes(rows: Tensor) -> tuple[Tensor, int]:
+    """Rows (n, D) or (n,) of every process in rank order, differentiably, and where this process's own rows start."""
+    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
+        return rows, 0
+    sizes = [
+        torch.zeros(1, dtype=torch.long, device=rows.device) for _ in range(dist.get_world_size())
+    ]
+    dist.all_gather(sizes, torch.tensor([len(rows)], device=rows.device))
+    counts = [int(size) for size in sizes]
+    most = max(counts)
+    table = rows.unsqueeze(-1) if rows.ndim == 1 else rows
+    differentiably: Callable[[Tensor, int], Tensor] = _GatherRows.apply
+    gather = differentiably if table.is_floating_point() else _gather_padded
+    padded = gather(table, most)
+    kept = [padded[rank * most : rank * most + count] for rank, count in enumerate(counts)]
+    return torch.cat(kept).view(-1, *rows.shape[1:]), sum(counts[: dist.get_rank()])
+
+
+def info_nce(
+    anchors: Tensor, others: Tensor, same: Tensor, start: int, scale: Tensor | float
+) -> Tensor:
+    """InfoNCE of unit-length anchors (n, E), whose positives are `others[start : start + n]` (m, E), summed.
+
+    `same` (n, m) marks pairs that are not true negatives (the same word or text); all but the positive are left out.
+    """
+    number = torch.arange(len(anchors), device=anchors.device)
+    logits = scale * anchors @ others.T
+    target = number + start
+    ignore = same.clone()
+    ignore[number, target] = False
+    logits = logits.float().masked_fill(ignore, float("-inf"))
+    return F.cross_entropy(logits, target, reduction="sum")
+
+
+class ClipContrastiveLoss(Objective):
+    """CLIP's symmetric contrastive loss between captions and images of a batch (Radford et al. 2021, Figure 3).
+
+    Negatives come from all processes but from one micro-batch only: accumulation does not enlarge them. Two captions
+    of one image in a batch are not each other's negatives.
+    """
+
+    name = "contrast"
+    required_fields = ("clip", "pixels", "labels.image")
+    in_batch_negatives = True
+
+    def __init__(
+        self, sizes: OutputSizes, *, max_scale: float = 100.0, weight: float = 1.0, warmup: int = 0
+    ) -> None:
+        """`max_scale`: CLIP's bound on the learned inverse temperature."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.max_scale = max_scale
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Pairs."""
+        return {"clip": len(batch)}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """Mean of both directions' cross-entropy, summed over pairs to (), as `clip`."""
+        text = require(encoded.text_embeds, "text_embeds", self.name)
+        image = require(encoded.image_embeds, "image_embeds", self.name)
+        scale = require(encoded.scale, "scale", self.name).clamp(max=self.max_scale)
+        texts, start = gather_across_processes(text)
+        images, _ = gather_across_processes(image)
+        numbers, _ = gather_across_processes(batch.labels["image"])
+        same = batch.labels["image"][:, None] == numbers[None]
+        to_image = info_nce(text, images, same, start, scale)
+        to_text = info_nce(image, texts, same, start, scale)
+        return {"clip": (to_image + to_text) / 2}

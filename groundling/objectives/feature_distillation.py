@@ -1,0 +1,172 @@
+"""Feature distillation from a frozen CLIP text tower into a text encoder."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.core.batch import IGNORE, Batch, EncoderOutput, OutputSizes, require, select
+from groundling.objectives import Objective, ObjectiveContext, ObjectiveSpec
+from groundling.objectives.clip_contrastive import gather_across_processes, info_nce
+from groundling.settings.objectives import DistillationSettings
+
+
+class FeatureDistillation(Objective):
+    """Bring the text encoder's own states close to a frozen teacher's features, through throw-away projections.
+
+    Needs a teacher (`TeacherDataset`) whose features are `sentence` (N, E) and `words` (N, K, E). Kinds: "l1" is
+    CLIP-TD's naive text term (Eq. 3-4: summed over dimensions, averaged over items; both sides of unit length with
+    `targets="unit"`, or the teacher's standardised features as they are); "contrastive" is InfoNCE against the
+    teacher's features of the other sentences and words of the micro-batch in all processes, equal words not being
+    negatives. The student's sentence feature is its first position, the mean, or with `pool="own"` what its own
+    sentence-transformers folder pools, if it has one; its word feature the mean of the word's pieces. Words with a
+    masked piece take no part, nor do special positions, unless a folder pools them.
+    """
+
+    name = "distill"
+    required_fields = ("text", "words", "features.sentence", "features.words", "features.has")
+
+    def __init__(
+        self,
+        sizes: OutputSizes,
+        *,
+        kind: Literal["contrastive", "l1"] = "contrastive",
+        sentence: float = 1.0,
+        word: float = 1.0,
+        temperature: float = 0.07,
+        pool: Literal["own", "cls", "mean"] = "cls",
+        targets: Literal["standard", "unit"] = "standard",
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        """`sentence` and `word` weigh the two terms against each other; `temperature` of the contrastive kind."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.name = kind  # two of them in one run have two heads
+        self.kind = kind
+        self.in_batch_negatives = kind == "contrastive"
+        self.part_weights = {"sentence": sentence, "word": word}
+        self.temperature = temperature
+        self.pool = pool
+        self.targets = targets
+        widths = {part: sizes.text for part in self.part_weights}
+        if pool == "own" and sizes.sentence_embedding:
+            widths["sentence"] = sizes.sentence_embedding
+        self.project = nn.ModuleDict(
+            {part: nn.Linear(width, sizes.teacher) for part, width in widths.items()}
+        )
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Sentences and words that take part."""
+        counts = {"sentence": batch.rows, "word": int(self._distilled_words(batch).sum())}
+        return {
+            f"{self.kind}_{part}": counts[part]
+            for part, share in self.part_weights.items()
+            if share
+        }
+
+    def _distilled_words(self, batch: Batch) -> Tensor:
+        """(N, K) bool: words with a teacher feature and all of whose pieces the student sees unmasked."""
+        word = require(batch.text, "text", self.name).word_ids
+        words = require(batch.word_type_ids, "word_type_ids", self.name)
+        width = words.shape[1]
+        seen = _count_per_word(word >= 0, word, width)
+        masked = torch.zeros_like(seen)
+        if "masked_lm" in batch.labels:
+            masked = _count_per_word(batch.labels["masked_lm"] != IGNORE, word, width)
+        return (seen > 0) & (masked == 0) & batch.features["has"].bool() & (words >= 0)
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """The summed loss () of each part, as `contrastive_sentence`, `contrastive_word`, `l1_sentence`, `l1_word`."""
+        states = require(encoded.text, "text", self.name)
+        numbers = require(batch.word_type_ids, "word_type_ids", self.name)
+        terms = {}
+        if self.part_weights["sentence"]:
+            student = self._sentences(encoded, batch)
+            teacher = batch.features["sentence"]
+            terms["sentence"] = self._compare("sentence", student, teacher, _hash_texts(numbers))
+        if self.part_weights["word"]:
+            taught = batch.flat_indices(self._distilled_words)
+            student = select(self._words(states, batch, numbers.shape[1]), taught)
+            teacher = select(batch.features["words"], taught)
+            terms["word"] = self._compare("word", student, teacher, select(numbers, taught))
+        return {
+            f"{self.kind}_{part}": self.part_weights[part] * loss for part, loss in terms.items()
+        }
+
+    def _sentences(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """The student's feature (N, D) of each text."""
+        if self.pool == "own" and self.sizes.sentence_embedding:
+            return require(encoded.sentence_embedding, "sentence_embedding", self.name)
+        states = require(encoded.text, "text", self.name)
+        if self.pool != "mean":
+            return states[:, 0]
+        tokens = require(batch.text, "text", self.name)
+        inside = (tokens.attention_mask & ~tokens.special_tokens_mask).unsqueeze(-1)
+        return (states * inside).sum(1) / inside.sum(1).clamp(min=1)
+
+    def _words(self, states: Tensor, batch: Batch, width: int) -> Tensor:
+        """The student's feature (N, K, D) of each word: the mean of its pieces."""
+        word = require(batch.text, "text", self.name).word_ids
+        places = F.one_hot(word + 1, width + 1)[..., 1:].to(states.dtype)  # (N, T, K)
+        pieces = places.sum(1).clamp(min=1).unsqueeze(-1)
+        return places.transpose(1, 2) @ states / pieces
+
+    def _compare(self, part: str, student: Tensor, teacher: Tensor, number: Tensor) -> Tensor:
+        """Summed loss of student (n, D) against teacher (n, E) features; equal `number` (n,) means the same item."""
+        student = self.project[part](student)
+        if self.kind == "contrastive":
+            keys, start = gather_across_processes(F.normalize(teacher, dim=-1))
+            numbers, _ = gather_across_processes(number)
+            same = number[:, None] == numbers[None]
+            anchors = F.normalize(student, dim=-1)
+            return info_nce(anchors, keys, same, start, 1 / self.temperature)
+        if self.targets == "unit":
+            student = F.normalize(student, dim=-1)
+            teacher = F.normalize(teacher, dim=-1)
+        return (student - teacher).abs().sum()
+
+
+def _count_per_word(flags: Tensor, word: Tensor, width: int) -> Tensor:
+    """How many flagged pieces (N, T) each word has: (N, K)."""
+    counts = torch.zeros(len(flags), width + 1, dtype=torch.long, device=flags.device)
+    return counts.scatter_add(1, word + 1, flags.long())[:, 1:]
+
+
+def _hash_texts(words: Tensor) -> Tensor:
+    """A number per text, equal for equal texts: their words' numbers (N, K), hashed to (N,)."""
+    place = torch.arange(1, words.shape[1] + 1, device=words.device)
+    mixed = (words + 1) * (place * 0x9E3779B1 % 0x7FFFFFFF)  # padding is -1, so it adds 0
+    return mixed.sum(1)
+
+
+def _make_feature_distillation(
+    given: ObjectiveContext, kind: Literal["contrastive", "l1"]
+) -> FeatureDistillation:
+    options = given.settings.distillation
+    return FeatureDistillation(
+        given.sizes,
+        kind=kind,
+        sentence=options.sentence_weight,
+        word=options.word_weight,
+        temperature=options.temperature,
+        pool=options.pooling,
+        targets=options.l1_targets,
+        weight=options.distill_weight,
+    )
+
+
+CONTRASTIVE = ObjectiveSpec(
+    "contrastive",
+    lambda given: _make_feature_distillation(given, "contrastive"),
+    needs_teacher=True,
+    settings_groups=(DistillationSettings,),
+)
+L1 = ObjectiveSpec(
+    "l1",
+    lambda given: _make_feature_distillation(given, "l1"),
+    needs_teacher=True,
+    settings_groups=(DistillationSettings,),
+)

@@ -1,0 +1,161 @@
+"""Does the text belong to the image?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, require
+from groundling.models.heads import Pooler
+from groundling.models.task_heads import make_output_layer
+from groundling.objectives import LossTargets, Objective
+
+ATTEMPTS = 20
+"""Draws for a negative; a sample that finds no other image in so many stays a match."""
+
+
+class ImageTextMatching(Objective):
+    """Two-way classification of the first position; label 1 = they belong together.
+
+    With `swap` the image of a sample is exchanged for another one in half of the cases, its regions and its pixels:
+    UNITER's image-text matching, and VL-BERT's sentence-image relationship (Task 1 of its first version; its release
+    trains without it). A negative never is another text on the same image. Without `swap` the label comes with the
+    data: VisualBERT, whose second caption is another one of the image or of a random one. `alignment` > 0 adds
+    UNITER's word-region alignment by optimal transport, whose distance is drawn down for matching pairs and up for
+    others (ChenRocks/UNITER, model/pretrain.py).
+    """
+
+    name = "sentence_image"
+    required_fields: tuple[str, ...] = ("regions", "labels.sentence_image")
+    swaps_inputs = True
+
+    def __init__(
+        self,
+        sizes: OutputSizes,
+        *,
+        swap_images: bool = True,
+        negatives: float = 0.5,
+        alignment: float = 0.0,
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        """`negatives`: share of exchanged samples; `alignment`: weight of the transport term (UNITER: 0.1)."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.swap = swap_images
+        if not swap_images:
+            self.required_fields = (f"labels.{self.name}",)  # texts alone can be told apart, too
+        self.negatives = negatives
+        self.alignment = alignment
+        self.pooler = None if sizes.pooler_output else Pooler(sizes.text)
+        self.classify = make_output_layer(sizes.text, 2)
+
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, sample_negative: Callable[[], Sample]
+    ) -> Sample:
+        """Exchange the image of some samples."""
+        if not self.swap:
+            return sample
+        if rng.random() < self.negatives:
+            for _ in range(ATTEMPTS):
+                stranger = sample_negative()
+                if _shows_other_image(sample, stranger):
+                    swapped = replace(sample, regions=stranger.regions, pixels=stranger.pixels)
+                    return swapped.with_label(self.name, np.array(0))
+        return sample.with_label(self.name, np.array(1))
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Samples."""
+        counts = {self.name: len(batch)}
+        if self.alignment:
+            counts["word_region"] = len(batch)
+        return counts
+
+    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
+        """Which samples belong together."""
+        return {self.name: LossTargets("class", batch.labels[self.name])}
+
+    def compute_logits(self, encoded: EncoderOutput, batch: Batch) -> Tensor:
+        """Logits (N, 2): apart, together."""
+        text = require(encoded.text, "text", self.name)
+        if self.pooler is None:
+            pooled = require(encoded.pooler_output, "pooler_output", self.name)
+        else:
+            pooled = self.pooler(text)
+        logits: Tensor = self.classify(pooled)
+        return logits
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """Summed cross-entropy () as `sentence_image`, and the signed transport distance () as `word_region`."""
+        labels = batch.labels[self.name]
+        logits = self.cached_logits(encoded, batch).float()
+        terms = {self.name: F.cross_entropy(logits, labels, reduction="sum")}
+        if self.alignment:
+            text = require(encoded.text, "text", self.name)
+            visual = require(encoded.visual, "visual", self.name)
+            text_mask = require(batch.text, "text", self.name).attention_mask
+            region_mask = require(batch.regions, "regions", self.name).mask
+            distance = transport_distance(text, visual, text_mask, region_mask)
+            sign = 2 * labels - 1
+            terms["word_region"] = self.alignment * (distance * sign).sum()
+        return terms
+
+
+def _shows_other_image(sample: Sample, stranger: Sample) -> bool:
+    if stranger.id == sample.id or stranger.regions is None:
+        return False
+    if sample.example is None or stranger.example is None:
+        return True
+    return sample.example.images != stranger.example.images
+
+
+def transport_distance(
+    words: Tensor,
+    regions: Tensor,
+    words_mask: Tensor,
+    regions_mask: Tensor,
+    beta: float = 0.5,
+    rounds: int = 50,
+) -> Tensor:
+    """Optimal-transport distance (N,) between words (N, T, D) and regions (N, R, D) under cosine cost.
+
+    The plan comes from the inexact proximal point method (Xie et al. 2019; UNITER: beta 0.5, 50 rounds, one inner step)
+    between uniform distributions, without gradient, from the side UNITER starts from (model/ot.py); the cost carries
+    the gradient. All in fp32, inside autocast too: half precision is off by 1e-3.
+    """
+    with torch.autocast(words.device.type, enabled=False):
+        words = F.normalize(words.float(), dim=-1)
+        regions = F.normalize(regions.float(), dim=-1)
+        inside = words_mask[:, :, None] & regions_mask[:, None, :]
+        cost = (1 - words @ regions.transpose(1, 2)).masked_fill(~inside, 0)
+        with torch.no_grad():
+            plan = _transport_plan(cost, inside, words_mask, regions_mask, beta, rounds)
+        return (plan * cost).sum((1, 2))
+
+
+def _transport_plan(
+    cost: Tensor,
+    inside: Tensor,
+    words_mask: Tensor,
+    regions_mask: Tensor,
+    beta: float,
+    rounds: int,
+) -> Tensor:
+    """How much of each word (N, T, R) goes to each region."""
+    words_share = words_mask / words_mask.sum(1, keepdim=True)  # (N, T)
+    regions_share = regions_mask / regions_mask.sum(1, keepdim=True).clamp(min=1)  # (N, R)
+    kernel = torch.exp(-cost / beta) * inside
+    plan = inside.float()
+    words_scale = words_share
+    for _ in range(rounds):
+        product = kernel * plan
+        reached = (product.transpose(1, 2) @ words_scale[..., None]).squeeze(-1)
+        regions_scale = regions_share / reached.clamp(min=1e-12)
+        reached = (product @ regions_scale[..., None]).squeeze(-1)
+        words_scale = words_share / reached.clamp(min=1e-12)
+        plan = words_scale[..., None] * product * regions_scale[:, None]
+    return plan

@@ -1,0 +1,124 @@
+"""Same-sentence prediction."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from groundling.core.batch import Batch, EncoderOutput, OutputSizes, Sample, TextRow, require
+from groundling.models.heads import Pooler
+from groundling.objectives import (
+    LossTargets,
+    NegativeSampler,
+    Objective,
+    ObjectiveContext,
+    ObjectiveSpec,
+)
+from groundling.settings.objectives import CrossModalSettings
+
+NEAREST = 8
+"""Texts of about the same length that are drawn, of which the one with the nearest count of CLIP pieces is taken."""
+
+
+class SameSentencePrediction(Objective):
+    """Do the text encoder and CLIP's text tower read the same text? (XDBERT Section 2.3.2; label 1 = same.)
+
+    With probability `negatives` the CLIP side is another text of the corpus. With `hard` > 0 that many others are
+    drawn and the one sharing most CLIP pieces is taken, so that no single common word gives the answer away. With
+    `near`, which the paper's blocks of equal length have no need of, it is a text of nearly the same length. Words and
+    what teachers read stay those of the sample's own text.
+    """
+
+    name = "match"
+    required_fields = ("text", "clip", "labels.match")
+    swaps_inputs = True
+
+    def __init__(
+        self,
+        sizes: OutputSizes,
+        *,
+        negatives: float = 0.5,
+        hard_candidates: int = 0,
+        similar_length: bool = False,
+        weight: float = 1.0,
+        warmup: int = 0,
+    ) -> None:
+        """`hard`: candidates per negative, 0 takes the first one drawn, or with `near` the nearest in length."""
+        super().__init__(sizes, weight=weight, warmup=warmup)
+        self.negatives = negatives
+        self.hard = hard_candidates
+        self.near = similar_length
+        self.pooler = Pooler(sizes.text)
+        self.classify = nn.Linear(sizes.text, 2)
+
+    def corrupt(
+        self, sample: Sample, rng: np.random.Generator, sample_negative: NegativeSampler
+    ) -> Sample:
+        """Exchange the CLIP side of some samples."""
+        same = sample.with_label(self.name, np.array(1))
+        if rng.random() >= self.negatives:
+            return same
+        clip = require(sample.clip, "clip", self.name)
+        candidates = self._candidates(sample_negative)
+        strangers = [one.clip for one in candidates if one.clip is not None and one.id != sample.id]
+        if not strangers:  # a corpus of one text has no negatives
+            return same
+        chosen = strangers[0]
+        if self.hard:
+            chosen = max(strangers, key=lambda stranger: _token_overlap(stranger, clip))
+        elif self.near:
+            chosen = min(
+                strangers, key=lambda stranger: abs(len(stranger.input_ids) - len(clip.input_ids))
+            )
+        label = int(np.array_equal(chosen.input_ids, clip.input_ids))
+        return replace(sample, clip=chosen).with_label(self.name, np.array(label))
+
+    def _candidates(self, other: NegativeSampler) -> list[Sample]:
+        if self.near:
+            return [other(similar_length=True) for _ in range(max(NEAREST, self.hard))]
+        return [other() for _ in range(max(1, self.hard))]
+
+    def count(self, batch: Batch) -> dict[str, int]:
+        """Samples."""
+        return {"match": len(batch)}
+
+    def loss_targets(self, batch: Batch) -> dict[str, LossTargets]:
+        """Which sides are of one text."""
+        return {"match": LossTargets("class", batch.labels[self.name])}
+
+    def forward(self, encoded: EncoderOutput, batch: Batch) -> dict[str, Tensor]:
+        """Two-way cross-entropy () on the pooled first position after the cross-modal encoder, as `match`."""
+        logits = self.logits(encoded)
+        return {"match": F.cross_entropy(logits, batch.labels[self.name], reduction="sum")}
+
+    def logits(self, encoded: EncoderOutput) -> Tensor:
+        """(B, 2): another text, the same text."""
+        states = require(encoded.joint_text, "joint_text", self.name)
+        logits: Tensor = self.classify(self.pooler(states)).float()
+        return logits
+
+
+def _token_overlap(one: TextRow, other: TextRow) -> float:
+    """Share of distinct CLIP pieces two texts have in common (Jaccard); equal texts count as sharing nothing."""
+    if np.array_equal(one.input_ids, other.input_ids):
+        return -1.0
+    return len(np.intersect1d(one.input_ids, other.input_ids)) / len(
+        np.union1d(one.input_ids, other.input_ids)
+    )
+
+
+def _make_same_sentence(given: ObjectiveContext) -> SameSentencePrediction:
+    options = given.cross_modal
+    return SameSentencePrediction(
+        given.sizes,
+        hard_candidates=options.hard_negatives,
+        similar_length=options.match_negatives == "length",
+    )
+
+
+MATCH = ObjectiveSpec(
+    "match", _make_same_sentence, needs_cross_modal=True, settings_groups=(CrossModalSettings,)
+)

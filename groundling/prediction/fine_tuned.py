@@ -1,0 +1,594 @@
+"""A fine-tuned model, ready to be asked and to be scored on labelled data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import numpy as np
+import torch
+from accelerate import PartialState
+from torch import Tensor
+
+from groundling.core.batch import Batch, EncoderOutput, Example, collate, require
+from groundling.core.errors import (
+    InputError,
+    convert_read_errors,
+    prefix_errors,
+    raise_first,
+    require_known,
+)
+from groundling.core.output_types import (
+    Classification,
+    MultipleChoice,
+    OpenAnswer,
+    OutputType,
+    RegionSelection,
+    Regression,
+)
+from groundling.data.images import Picture
+from groundling.data.regions.inputs import ImageSources, MessageTerms
+from groundling.data.samples import SampleDataset
+from groundling.data.tables import check_no_label, row_texts, separator_note
+from groundling.models.adapters import ClipAdapter
+from groundling.prediction.inputs import (
+    ImageFiles,
+    ImageLookup,
+    InputColumns,
+    InputRow,
+    PredictionInput,
+    PythonInput,
+    example_row,
+    python_inputs,
+    question_example,
+    read_input_rows,
+)
+from groundling.prediction.loaded_model import AT_ONCE, LoadedModel, LocalModels, images_of
+from groundling.prediction.model_description import read_description
+from groundling.prediction.predictions import (
+    Prediction,
+    PredictionFormatter,
+    SeedChoice,
+    choose_seed_models,
+)
+from groundling.runs.jobs import use_cpu
+from groundling.runs.progress import track
+from groundling.settings.input_settings import (
+    PredictionColumns,
+    SavedModelSettings,
+    TableTaskSettings,
+)
+from groundling.tasks import Task
+from groundling.tasks.table import example_of, held_out, read_table
+from groundling.training.evaluation import EvaluationOutput, concatenate_outputs, score_split
+
+# What a saved model is asked about: a file of one's own, or a folder with its task's official files.
+
+
+def columns_for(model: LoadedModel, asking: PredictionColumns) -> InputColumns | None:
+    """The columns of one's own file: as told, or as in the file that the model learned from; None if neither says."""
+    own = model.about.own
+    text = asking.text or ("" if own is None else own.text)
+    if not text:
+        return None
+    image = asking.image or ("" if own is None else own.image)
+    columns = InputColumns(text, image if model.reads_images else "", asking.choices)
+    model.note_pairs(len(columns.texts))
+    return columns
+
+
+def is_own_file(model: LoadedModel, data: Path, columns: InputColumns | None) -> bool:
+    """Whether data is a file of columns, and none that the task's own reader takes; raises InputError for neither."""
+    if not data.exists():
+        raise InputError(f"{data}: no such file or folder")
+    if data.is_dir():
+        if model.about.own is not None:
+            raise InputError(f"{data}: this model learned from a file of one's own; pass a file")
+        return False
+    if columns is not None:
+        return True
+    task = model.task()
+    if task.file(data, task.dev[0]) != data:
+        raise InputError(
+            f"{data}: say which columns hold what is asked (--text COLUMN, --image COLUMN, --choices COLUMNS), or pass "
+            f"a folder with the official files of {task.name}"
+        )
+    return False
+
+
+def read_data_rows(
+    model: LoadedModel, data: Path, split: str, asking: PredictionColumns, sight: ImageLookup
+) -> tuple[Task, list[str], list[InputRow]]:
+    """The task, the names of the data's own columns, and a line for each of its rows or examples."""
+    columns = columns_for(model, asking)
+    if is_own_file(model, data, columns) and columns is not None:
+        if split:
+            raise InputError(f"--split {split}: {data} is a file, and has no splits")
+        header, lines = read_file_rows(model, data, columns, sight)
+        return model.unscored_task, header, lines
+    task = model.task()
+    split = split or next(iter(task.test), task.dev[0])
+    check_answers(task, data, split)
+    examples = task.read(data, split)
+    lines = [example_row(example, f"{data}, {split}") for example in examples]
+    return task, list(dict.fromkeys(name for line in lines for name in line.cells)), lines
+
+
+def read_file_rows(
+    model: LoadedModel, data: Path, columns: InputColumns, sight: ImageLookup
+) -> tuple[list[str], list[InputRow]]:
+    """As `read_input_rows`; the model's notes get what is to be said of how the file was read."""
+    header, lines = read_input_rows(data, columns, model.form, model.about.reads, sight)
+    for note in (separator_note(data), *sight.notes):
+        if note:
+            model.note(note)
+    return header, lines
+
+
+def check_answers(task: Task, data: Path, split: str) -> None:
+    """Raises InputError if a folder lists other answers than the model has; one without a list is as good as any."""
+    if task.read_form is None or not isinstance(task.form, OpenAnswer | Classification):
+        return
+    try:
+        there = task.read_form(data)
+    except InputError:
+        if split in task.test:
+            return
+        raise
+    if isinstance(there, OpenAnswer | Classification) and there.labels != task.form.labels:
+        raise InputError(
+            f"{data}: its {len(there.labels):,} answers are not the {len(task.form.labels):,} that the model learned, "
+            "or not in their order"
+        )
+
+
+# A saved model's scores on labelled data, as its training run would have them.
+
+ALL = "all rows"
+"""What the scores of a whole file are called."""
+
+
+def evaluate_on(
+    model: LoadedModel,
+    data: Path,
+    split: str,
+    asking: PredictionColumns,
+    label: str,
+    sight: ImageLookup,
+) -> dict[str, Any]:
+    """The model's scores by split and metric, 0..1 as in `result.json`, and how many examples these are of.
+
+    Raises InputError if the data has no labels, others than the model knows, or a row that cannot be asked.
+    """
+    task, parts = labelled_splits(model, data, split, asking, label, sight)
+    scores = {}
+    counts = {}
+    dropped = 0
+    for name, examples in parts.items():
+        answers = _answers(model, examples, sight, task)
+        scores[name] = score_split(answers, task, name, data)
+        counts[name] = len(examples)
+        dropped += answers.truncated_tokens
+    result: dict[str, Any] = {"task": task.name, "model": str(model.folder), "scores": scores}
+    result |= {"examples": counts, "dropped_pieces": dropped}
+    return result | ({"notes": model.notes} if model.notes else {})
+
+
+def labelled_splits(
+    model: LoadedModel,
+    data: Path,
+    split: str,
+    asking: PredictionColumns,
+    label: str,
+    sight: ImageLookup,
+) -> tuple[Task, dict[str, list[Example]]]:
+    """The model's task, and labelled examples by split, of official files or of a file of one's own.
+
+    Raises InputError as `evaluate_on`.
+    """
+    task = model.task()
+    columns = columns_for(model, asking)
+    if is_own_file(model, data, columns) and columns is not None:
+        # What is `extra` the data set's own files would have to tell.
+        task = replace(task, official_scores=None)
+        return task, {split or ALL: _own(model, data, split, columns, label, sight)}
+    return task, {name: _labelled(task, data, name) for name in _splits(task, split)}
+
+
+def _splits(task: Task, asked: str) -> tuple[str, ...]:
+    return (asked,) if asked else task.dev
+
+
+def _labelled(task: Task, data: Path, split: str) -> list[Example]:
+    """The examples of a split of official files; raises InputError if they have no labels."""
+    check_answers(task, data, split)
+    examples = task.read(data, split)
+    if examples[0].label is None and task.label_regions is None:
+        raise InputError(f"{data}: {split!r} of {task.name} has no labels; `predict` answers it")
+    return examples
+
+
+def _own(
+    model: LoadedModel,
+    data: Path,
+    split: str,
+    columns: InputColumns,
+    label: str,
+    sight: ImageLookup,
+) -> list[Example]:
+    """The labelled rows of one's own file: all, or one side of the split that training made."""
+    own = model.about.own or TableTaskSettings()
+    label = label or own.label
+    if not label:
+        raise InputError(f"{data}: say which column has the labels ({sight.names.mark}label)")
+    check_no_label(columns.texts, label, f"{sight.names.mark}text {columns.text}")
+    if split:
+        return _split_rows(model, replace(own, label=label), data, split)
+    header, lines = read_file_rows(model, data, columns, sight)
+    require_known(label, header, f"{data}: no column {label!r}")
+    examples = []
+    for line in lines:
+        if line.example is None:
+            raise InputError(f"{line.where}: {line.fault}")
+        with prefix_errors(line.where):
+            (text,) = row_texts(line.cells, [label])
+        answer = _label(model.form, text.strip(), str(line.where))
+        examples.append(replace(line.example, label=answer))
+    return examples
+
+
+def _label(form: OutputType, text: str, where: str) -> Any:
+    """A label as the form has it, of many answers as credit for one; raises InputError for one that it has not."""
+    number = form.parse_label(text, where)
+    return np.array([[number, 1.0]], np.float32) if isinstance(form, OpenAnswer) else number
+
+
+def _split_rows(
+    model: LoadedModel, own: TableTaskSettings, data: Path, split: str
+) -> list[Example]:
+    """The rows that training learned from or held out, of the very file that it read."""
+    if split not in ("train", "dev"):
+        raise InputError(f"--split {split}: one's own file has train and dev")
+    rows = read_table(data, own)
+    held = held_out(data, [row.group for row in rows])
+    sides = [row for row in rows if (row.group in held) == (split == "dev")]
+    return [example_of(row, model.form, data, split) for row in sides]
+
+
+def _answers(
+    model: LoadedModel, examples: list[Example], sight: ImageLookup, task: Task
+) -> EvaluationOutput:
+    parts = []
+    for part in model.predict_examples(examples, sight, task, task.label_regions):
+        raise_first(list(part.faults.values()))
+        if part.scores is not None:
+            parts.append(part.scores)
+    return concatenate_outputs(parts, task)
+
+
+BATCH = 64
+"""Texts that are encoded together."""
+
+
+class FineTunedModel(LoadedModel):
+    """A fine-tuned model, ready to be asked from Python; `load` makes one.
+
+    `notes` has what a reader of its answers must know, a line each.
+    """
+
+    def __repr__(self) -> str:
+        """Its folder, its task, what it answers, what it looks at, and where it runs."""
+        told = [
+            repr(str(self.folder)),
+            f"task={self.about.task!r}",
+            f"answers={describe_answers(self.form)}",
+        ]
+        looks = (
+            "regions of images"
+            if self.about.reads.regions
+            else "images"
+            if self.reads_images
+            else ""
+        )
+        told.append(f"reads={(f'text and {looks}' if looks else 'text')!r}")
+        return f"FineTunedModel({', '.join([*told, f'device={str(self.device)!r}'])})"
+
+    @overload
+    def predict(
+        self,
+        text: str,
+        pair: str | None = ...,
+        image: ImageFiles | None = ...,
+        choices: Sequence[str] = ...,
+        *,
+        best: int = ...,
+        regions: str | Path = ...,
+    ) -> Prediction: ...
+
+    @overload
+    def predict(
+        self,
+        text: list[str] | tuple[str, ...],
+        pair: Sequence[str] | None = ...,
+        image: Sequence[ImageFiles] | None = ...,
+        choices: Sequence[Sequence[str]] = ...,
+        *,
+        best: int = ...,
+        regions: str | Path = ...,
+        skip_bad: bool = ...,
+    ) -> list[Prediction | None]: ...
+
+    def predict(
+        self,
+        text: str | list[str] | tuple[str, ...],
+        pair: Any = None,
+        image: Any = None,
+        choices: Any = (),
+        *,
+        best: int = 1,
+        regions: str | Path = "",
+        skip_bad: bool = False,
+    ) -> Prediction | list[Prediction | None]:
+        """The answer to one question, or to each of a list of them, in their order.
+
+        Args:
+            text: a text, or a list of them.
+            pair: its second text; where the task looks for a phrase of the text, the phrase.
+            image: its image, a file or a picture of Pillow's, or its images if the task has several; of each, if texts
+                are a list.
+            choices: what it chooses among, in a multiple choice; of each, if texts are a list.
+            best: how many answers to rank, see `Prediction.best`.
+            regions: a region store that has the images; empty: their regions are found now, as its own store's were.
+            skip_bad: None in place of an answer where a question of a list cannot be asked, such as for a broken photo.
+
+        Raises:
+            InputError: a question cannot be asked, or lists differ in length.
+        """
+        if isinstance(text, str) or text is None:
+            asked = python_inputs(
+                [text],
+                None if pair is None else [pair],
+                None if image is None else [image],
+                [choices],
+            )
+            (only,) = self._answers(asked, best, str(regions), False)
+            return require(only, "answer", "a question")
+        asked = python_inputs(text, pair, image, choices or None)
+        return self._answers(asked, best, str(regions), skip_bad)
+
+    def _answers(
+        self, asked: Sequence[PythonInput], best: int, regions: str, skip_bad: bool
+    ) -> list[Prediction | None]:
+        if any(one.pair is not None for one in asked):
+            self.note_pairs(2)
+        wording = PredictionFormatter(self.form, best, "best =")
+        faults: dict[int, str] = {}
+        examples: dict[int, Example] = {}
+        photos: dict[str, Picture] = {}
+        for number, one in enumerate(asked):
+            ids = one.ids(bool(regions))
+            photos |= dict(zip(ids, one.pictures, strict=True))
+            question = PredictionInput(one.text, one.pair, one.choices, ids)
+            try:
+                examples[number] = question_example(
+                    str(number), question, self.form, self.about.reads, self.reads_images
+                )
+            except InputError as error:
+                faults[number] = str(error)
+        answers: list[Prediction | None] = [None] * len(asked)
+        numbers = list(examples)
+        sight = self._sight_of(photos, regions, "image=FILE")
+        for part in self.predict_examples(list(examples.values()), sight, self.unscored_task):
+            faults |= {numbers[place]: fault for place, fault in part.faults.items()}
+            if part.scores is None:
+                continue
+            some = [examples[numbers[place]] for place in part.numbers]
+            said = wording.predictions(part.scores, some, part.boxes)
+            for place, prediction in zip(part.numbers, said, strict=True):
+                answers[numbers[place]] = prediction
+        if faults and not skip_bad:
+            raise_first([f"question {number}: {faults[number]}" for number in sorted(faults)])
+        return answers
+
+    def _sight_of(self, photos: Mapping[str, Picture], regions: str, called: str) -> ImageLookup:
+        """Where the photos of some questions, an argument `called` so, are looked at."""
+        if photos and not self.reads_images:
+            raise InputError(f"{self.folder}: this model reads texts alone; leave the image out")
+        stores = (regions,) if regions and self.about.reads.regions else ()
+        reads_files = self.reads_pixels or not stores
+        read = photos if reads_files and self.reads_images else ""
+        return self.image_lookup(
+            stores, read, decode=True, names=MessageTerms("regions=STORE", called)
+        )
+
+    def evaluate(
+        self,
+        data: str | Path,
+        split: str = "",
+        *,
+        text: str = "",
+        image: str = "",
+        choices: str = "",
+        label: str = "",
+        images: str | Path = "",
+        regions: str | Path | Sequence[str | Path] = (),
+        allow_region_mismatch: bool = False,
+    ) -> dict[str, Any]:
+        """Its scores on labelled data, which are what `groundling evaluate` prints.
+
+        Args:
+            data: a folder with the task's official files, or a csv, tsv, json or jsonl file of one's own.
+            split: which split; empty: all that have labels, or all rows of the file (`dev`: those held out before).
+            text: columns of the file, several by comma; empty, and the same of all columns: those that it learned from.
+            image: columns of the images' file names.
+            choices: columns of a multiple choice's choices.
+            label: column of the label.
+            images: folder of the photos, for a model that looks at them, or whose regions are to be found now.
+            regions: region stores that have the images.
+            allow_region_mismatch: accept regions that were made otherwise than those that it learned from.
+
+        Raises:
+            InputError: the data has no labels, others than the model knows, or a row that cannot be asked.
+        """
+        stores = [regions] if isinstance(regions, str | Path) else list(regions)
+        names = MessageTerms("regions=STORE", "images=FOLDER", "allow_region_mismatch=True")
+        sight = self.image_lookup(
+            [str(store) for store in stores if str(store)],
+            str(images),
+            allow_region_mismatch=allow_region_mismatch,
+            names=names,
+        )
+        asking = PredictionColumns(text, image, choices)
+        return evaluate_on(self, Path(data), split, asking, label, sight)
+
+    def encode(
+        self,
+        texts: str | Sequence[str],
+        images: Any = None,
+        pool: Literal["first", "mean"] = "first",
+        regions: str | Path = "",
+    ) -> np.ndarray:
+        """What the model makes of texts, or of texts and their images, before its head: (N, H) float32, or (H,) of one.
+
+        Args:
+            texts: a text, or a list of N of them.
+            images: each one's image, a file or a picture of Pillow's, or its images; None: the texts are read alone.
+            pool: the last state of the first position, or the mean of the states of the text's pieces; a model of one
+                vector a text (a CLIP's text tower, an adapter over CLIP) gives that.
+            regions: a region store that has the images; empty: their regions are found now.
+
+        Raises:
+            InputError: an image cannot be looked at, or lists differ in length.
+        """
+        if isinstance(texts, str):
+            together = None if images is None else [images]
+            vector: np.ndarray = self.encode([texts], together, pool, regions)[0]
+            return vector
+        if images is None and isinstance(self.student, ClipAdapter):
+            raise InputError(f"{self.folder}: an adapter over CLIP reads a text with its image")
+        examples = []
+        photos: dict[str, Picture] = {}
+        for number, one in enumerate(python_inputs(texts, None, images, None)):
+            ids = one.ids(bool(regions))
+            photos |= dict(zip(ids, one.pictures, strict=True))
+            examples.append(Example(str(number), one.text, images=ids))
+        if not photos:
+            return self._states(self.make_samples(examples, ImageSources()), pool)
+        sight = self._sight_of(photos, str(regions), "images=FILES")
+        found = []
+        for start in range(0, len(examples), AT_ONCE):
+            some = examples[start : start + AT_ONCE]
+            seen = sight.load_images(images_of(some))
+            raise_first([f"{image}: {fault}" for image, fault in seen.faults.items()])
+            found.append(self._states(self.make_samples(some, seen), pool))
+        return np.concatenate(found)
+
+    @torch.no_grad()
+    def _states(self, samples: SampleDataset, pool: Literal["first", "mean"]) -> np.ndarray:
+        """Vectors (N, H) of N samples of one row each."""
+        found: list[np.ndarray] = []
+        for start in track(range(0, len(samples), BATCH), "encoding", "batch"):
+            places = range(start, min(start + BATCH, len(samples)))
+            batch = collate(samples.get(places, ())).to(self.device)
+            found.append(_pooled(self.student(batch), batch, pool).float().cpu().numpy())
+        return np.concatenate(found)
+
+
+QUOTED = 4
+"""Most answers that a model's repr names."""
+
+
+def describe_answers(form: OutputType) -> str:
+    """What a model answers, in a few words."""
+    if isinstance(form, RegionSelection):
+        return "a region"
+    if isinstance(form, Regression):
+        return "a number"
+    if isinstance(form, MultipleChoice):
+        return "one of the question's choices"
+    labels = form.labels if isinstance(form, Classification | OpenAnswer) else ()
+    if not labels:
+        return type(form).__name__
+    more = f" and {len(labels) - QUOTED:,} more" if len(labels) > QUOTED else ""
+    return f"{list(labels[:QUOTED])}{more}"
+
+
+def _pooled(encoded: EncoderOutput, batch: Batch, pool: Literal["first", "mean"]) -> Tensor:
+    """One vector (N, H) of each row."""
+    states = encoded.text if encoded.joint_text is None else encoded.joint_text
+    if states is None:
+        return require(encoded.pooler_output, "pooler_output", "encode")
+    if pool == "first":
+        return states[:, 0]
+    mask = require(batch.text, "text", "encode").attention_mask.unsqueeze(-1)
+    return (states * mask).sum(1) / mask.sum(1)
+
+
+# -- loading -----------------------------------------------------------------------------------------------------------
+
+
+def load(
+    source: str | Path,
+    seed: int | None = None,
+    *,
+    seeds: SeedChoice = "best",
+    detector: str = "",
+    backbone: str = "",
+    device: str = "",
+    trust: str | Sequence[str] = (),
+) -> FineTunedModel:
+    """A fine-tuned model, ready to be asked, from what `groundling finetune` wrote.
+
+    Args:
+        source: the run's folder, that of one of its seeds, or the `model` folder inside.
+        seed: which seed of a run; None: as `seeds` says, which `notes` tell.
+        seeds: `best`, the one that is best on the development split, or `all`: the answer that most seeds give, of
+            equals that of the higher mean probability; probabilities are means over the seeds, and so are numbers.
+        detector: where the detector lies that found the regions of its images, if not where the run had it.
+        backbone: the same of the backbone.
+        device: such as cuda; empty: an accelerator if there is one.
+        trust: objects of modules of your own that the folder asks for, MODULE:NAME each; nothing else is imported.
+
+    Raises:
+        InputError: there is no saved model, the folder does not say what it answers, it is damaged, or it asks for
+            code that `trust` does not name.
+    """
+    with convert_read_errors(source):
+        found = choose_seed_models(Path(source), seed, seeds)
+    device = device or ("cuda" if torch.cuda.is_available() else "cpu")
+    trust = (trust,) if isinstance(trust, str) else trust
+    elsewhere = LocalModels(detector, backbone)
+    fitted, *others = (
+        FineTunedModel(folder, read_description(folder), device, elsewhere, trust)
+        for folder in (found.folder, *found.others)
+    )
+    fitted.vote_with(others)
+    fitted.notes[:0] = [found.note] if found.note else []
+    return fitted
+
+
+def load_saved(saved: SavedModelSettings) -> FineTunedModel:
+    """The model that a command's settings name, on this process's device."""
+    device = str(PartialState(cpu=use_cpu(saved.cpu)).device)
+    seed = None if saved.model_seed < 0 else saved.model_seed
+    return load(
+        saved.model,
+        seed,
+        seeds="all" if saved.all_seeds else "best",
+        detector=saved.detector,
+        backbone=saved.backbone,
+        device=device,
+        trust=saved.trust,
+    )
+
+
+def image_lookup(model: LoadedModel, saved: SavedModelSettings, decode: bool) -> ImageLookup:
+    """Where the model looks at images, as a command's settings say; raises InputError as `ImageLookup`."""
+    return model.image_lookup(
+        saved.regions,
+        saved.images,
+        allow_region_mismatch=saved.allow_region_mismatch,
+        decode=decode,
+    )

@@ -1,0 +1,290 @@
+"""Images and their texts: one's own photo, a file of many, a task's files, or what two runs answered differently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from groundling.core.batch import Example, GoldBoxes
+from groundling.core.errors import InputError, prefix_errors
+from groundling.core.registry import resolve
+from groundling.data.image_samples import files_below, single_file
+from groundling.data.images import image_id
+from groundling.data.tables import check_one_or_two, check_surrogates, read_all_columns, row_texts
+from groundling.prediction.inputs import split_columns
+from groundling.studies.attention.commands import VisualizeConfig
+from groundling.tasks import Task
+
+BECAME_RIGHT = "became right"
+BECAME_WRONG = "became wrong"
+STAYED_RIGHT = "stayed right"
+STAYED_WRONG = "stayed wrong"
+CHANGES = (BECAME_RIGHT, BECAME_WRONG, STAYED_RIGHT, STAYED_WRONG)
+
+
+@dataclass(frozen=True)
+class AnswerChange:
+    """What two runs answered to one question."""
+
+    kind: str
+    """One of `CHANGES`."""
+    first: str
+    """The first run's answer."""
+    second: str
+    """The second run's."""
+    gold: str
+    """The right one."""
+
+
+@dataclass(frozen=True)
+class PhraseEntity:
+    """Something that a text names, and where it is."""
+
+    phrase: str
+    """The words that name it; of several phrases about the same boxes all of them."""
+    boxes: np.ndarray
+    """(G, 4), as shares of the image's width and height."""
+
+
+@dataclass(frozen=True)
+class ImageTextPair:
+    """An image and a text."""
+
+    example: Example
+    photo: Path | None = None
+    """The image's file; None for a text alone."""
+    gold: np.ndarray | None = None
+    """(G, 4) boxes that the text means, as shares of width and height, where that is known."""
+    phrase: str = ""
+    """The part of the text that these boxes belong to; empty: all of it."""
+    change: AnswerChange | None = None
+    entities: Sequence[PhraseEntity] = ()
+    """All that the text names, where boxes of it are known."""
+    full_example: Example | None = None
+    """The example with all of its choices, of which `example` has the right one alone; None: it has none."""
+
+
+@dataclass(frozen=True)
+class PairSelection:
+    """All that is shown."""
+
+    pairs: Sequence[ImageTextPair]
+    counts: Mapping[str, int]
+    """How many answers changed how, by `CHANGES`, shown or not; empty without predictions."""
+
+
+def select_pairs(config: VisualizeConfig) -> PairSelection:
+    """The pairs that the settings name; raises InputError for settings that do not go together, and for too many."""
+    counts: dict[str, int] = {}
+    data = Path(config.data)
+    if config.predictions:
+        columns = PairColumns.read(config.text_column, config.image_column)
+        first, second = map(Path, config.predictions)
+        found, counts = _changed(
+            first, second, columns, config.label_column, config.images, config.limit
+        )
+    elif config.task:
+        task = resolve("tasks", Task, config.task)
+        split_name = config.split or task.dev[0]
+        wanted = _meant(task.read(data, split_name), config.example, f"{data}, {split_name!r}")
+        found = _of_task(wanted, data, config.images, config.limit, config.max_pairs)
+    elif config.data:
+        columns = PairColumns.read(config.text_column, config.image_column)
+        found = [pair for _, _, pair in _of_file(data, columns, config.images)]
+    else:
+        found = [_own(config.text, config.pair, config.image)]
+    if config.limit and not config.predictions:  # of those, the first of each kind
+        found = found[: config.limit]
+    if len(found) > config.max_pairs:
+        raise InputError(
+            f"{len(found):,} pairs, and --max-pairs is {config.max_pairs:,}: pass --limit N for the first of them, or a larger "
+            f"--max-pairs for more pages (of {config.per_page} pairs each, --per-page)"
+        )
+    return PairSelection(found, counts)
+
+
+def _own(text: str, pair: str, image: str) -> ImageTextPair:
+    """The one pair that the command line tells."""
+    check_surrogates("--text or --pair", [text, pair])
+    if not image:
+        return ImageTextPair(Example("own", text, pair or None))
+    photo = Path(image)
+    if not photo.is_file():
+        raise InputError(f"--image {photo}: no such file")
+    example = Example("own", text, pair or None, images=(image_id(photo.name),))
+    return ImageTextPair(example, photo)
+
+
+def _photos(images: str) -> Callable[[str, str], Path]:
+    """Finds a photo in a folder by its file name, with or without ending.
+
+    What it gives raises InputError, which begins with a place, if there is none, or several share the name.
+    """
+    if not images:
+        raise InputError("look needs --images, the folder of the photos")
+    files = files_below(Path(images))
+
+    def find(name: str, where: str) -> Path:
+        there = files.get(image_id(name), [])
+        exact = [path for path in there if path.name == Path(name).name]
+        if not there:
+            raise InputError(f"{where}: no photo {name!r} in {images}")
+        with prefix_errors(f"{where}: {images}"):
+            return single_file(exact or there)
+
+    return find
+
+
+def _meant(examples: Sequence[Example], only: str, where: str) -> list[Example]:
+    """The examples that --example names; raises InputError if `where` they are from has none such."""
+    wanted = [example for example in examples if _is_meant(example, only)]
+    if only and not wanted:
+        raise InputError(f"--example {only}: {where} has no such image, caption or example")
+    return wanted
+
+
+def _of_task(
+    wanted: Sequence[Example], data: Path, images: str, first: int, most: int
+) -> list[ImageTextPair]:
+    """The first of a task's examples; of a multiple choice the text with the right choice, or the first."""
+    entities = _entities(wanted)
+    wanted = wanted[:first] if first else wanted
+    if len(wanted) > most:  # before any of them is looked for
+        return [ImageTextPair(example) for example in wanted]
+    find = _photos(images)
+    return [
+        replace(
+            _pair_of(example, find, f"{data}, {example.id}"),
+            entities=entities.get((example.text, example.images), ()),
+        )
+        for example in wanted
+    ]
+
+
+def _is_meant(example: Example, only: str) -> bool:
+    """Whether --example names an example, its caption or its image; without it all are meant."""
+    caption = example.official_id.rpartition("/")[0]
+    return only in ("", example.id, example.official_id, caption, *example.images)
+
+
+def _entities(examples: Sequence[Example]) -> dict[tuple[str, tuple[str, ...]], list[PhraseEntity]]:
+    """What every text names, by text and images; phrases of the same boxes are one."""
+    found: dict[tuple[str, tuple[str, ...]], list[PhraseEntity]] = {}
+    for example in examples:
+        if example.gold_boxes is None:
+            continue
+        phrase = _phrase(example) or example.text  # RefCOCO's expressions have no tag
+        boxes = _in_shares(example.gold_boxes)
+        own = found.setdefault((example.text, example.images), [])
+        for place, one in enumerate(own):
+            if np.array_equal(one.boxes, boxes):
+                own[place] = PhraseEntity(f"{one.phrase}, {phrase}", boxes)
+                break
+        else:
+            own.append(PhraseEntity(phrase, boxes))
+    return found
+
+
+def _in_shares(gold: GoldBoxes) -> np.ndarray:
+    """Boxes (G, 4) as shares of the image's width and height."""
+    return np.asarray(gold.boxes / np.array([*gold.image_size] * 2))
+
+
+def _pair_of(example: Example, find: Callable[[str, str], Path], where: str) -> ImageTextPair:
+    if len(example.images) != 1:
+        raise InputError(f"{where}: {len(example.images)} images; a page shows one to a text")
+    photo = find(example.images[0], where)
+    gold = None if example.gold_boxes is None else _in_shares(example.gold_boxes)
+    asked = example if example.choices else None
+    if example.choices:
+        number = int(example.label) if isinstance(example.label, int) else 0
+        example = replace(
+            example, text_pair=example.choices[number], choices=(), choice_region_tags=()
+        )
+    return ImageTextPair(example, photo, gold, _phrase(example), full_example=asked)
+
+
+def _phrase(example: Example) -> str:
+    if example.gold_boxes is None or not example.region_tags:
+        return ""
+    (start, stop, _), *_ = example.region_tags
+    return example.text[start:stop]
+
+
+class PairColumns(NamedTuple):
+    """What is read of a file of one's own."""
+
+    texts: tuple[str, ...]
+    """One or two."""
+    image: str
+
+    @staticmethod
+    def read(text: str, image: str) -> PairColumns:
+        """From flags; raises InputError for more texts than two."""
+        texts = split_columns(text)
+        check_one_or_two(texts, f"--text-column {text}")
+        return PairColumns(tuple(texts), image)
+
+
+def _of_file(
+    path: Path, columns: PairColumns, images: str
+) -> Iterator[tuple[str, Mapping[str, Any], ImageTextPair]]:
+    """The rows of a file of one's own: where each is, all it holds, and the pair."""
+    _, rows = read_all_columns(path, (*columns.texts, columns.image))
+    find = _photos(images)
+    for number, (where, cells) in enumerate(rows):
+        with prefix_errors(where):
+            text, *second = row_texts(cells, columns.texts)
+            (file,) = row_texts(cells, [columns.image])
+        if not text.strip():
+            raise InputError(f"{where}: the text is empty")
+        file = file.strip().removeprefix("./")
+        example = Example(
+            f"{path.stem}-{number}", text, second[0] if second else None, images=(image_id(file),)
+        )
+        yield str(where), cells, ImageTextPair(example, find(file, str(where)))
+
+
+def _changed(
+    first: Path, second: Path, columns: PairColumns, right: str, images: str, each: int
+) -> tuple[list[ImageTextPair], dict[str, int]]:
+    """The pairs whose answers became right, then those that became wrong, and how many there are of each kind.
+
+    Raises InputError if the two files are not about the same questions.
+    """
+    before = list(_of_file(first, columns, images))
+    after = read_all_columns(second, (*columns.texts, columns.image))[1]
+    if len(before) != len(after):
+        raise InputError(f"{first} has {len(before)} rows and {second} {len(after)}")
+    found: dict[str, list[ImageTextPair]] = {kind: [] for kind in CHANGES}
+    asked = (*columns.texts, columns.image, right)
+    for (where, old, pair), (other, new) in zip(before, after, strict=True):
+        for name in asked:
+            if name not in old:
+                raise InputError(
+                    f"{where}: no column {name!r} with the right answer; pass --label-column"
+                )
+            if old[name] != new.get(name):
+                raise InputError(f"{other}: {name} is not what it is in {where}")
+        gold = str(old[right]).strip()
+        answers = (_answer(old, where), _answer(new, str(other)))
+        was, is_now = (answer == gold for answer in answers)
+        kind = CHANGES[0 if is_now and not was else 1 if was and not is_now else 2 if was else 3]
+        found[kind].append(replace(pair, change=AnswerChange(kind, *answers, gold)))
+    counts = {kind: len(pairs) for kind, pairs in found.items()}
+    if not found[BECAME_RIGHT] and not found[BECAME_WRONG]:
+        raise InputError(f"{first} and {second}: no answer became right or wrong")
+    most = each or None
+    return [*found[BECAME_RIGHT][:most], *found[BECAME_WRONG][:most]], counts
+
+
+def _answer(cells: Mapping[str, Any], where: str) -> str:
+    """What `predict` wrote as its answer."""
+    for name in ("predicted_answer", "answer"):
+        if name in cells:
+            return str(cells[name]).strip()
+    raise InputError(f"{where}: no column 'answer', as `groundling predict` writes it")

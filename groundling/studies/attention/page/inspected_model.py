@@ -1,0 +1,347 @@
+"""A model that is looked at: a fine-tuned one, a pre-trained one, a text encoder, a guest; and how it sees a photo.
+
+And what it says to a text and an image: its answer, or how well the two belong together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from groundling.core.batch import Example, RegionRow, Sample, collate
+from groundling.core.errors import InputError
+from groundling.core.output_types import MultipleChoice, RegionSelection, Regression
+from groundling.data.regions.inputs import ImageSources, RegionInputs
+from groundling.data.regions.samples import RegionSource
+from groundling.data.regions.store import InMemoryRegions
+from groundling.data.regions.stores import CombinedStore
+from groundling.data.samples import SampleDataset, TextDataset
+from groundling.models.adapters import ClipAdapter
+from groundling.models.clip import ClipTextEncoder
+from groundling.models.cross_modal import CrossModalEncoder
+from groundling.models.formats import Encoder, RegionEncoder
+from groundling.prediction import Candidate, FineTunedModel, load
+from groundling.prediction.model_description import finding_settings
+from groundling.prediction.predictions import PredictionFormatter, model_folder
+from groundling.settings.input_settings import DetectionSettings, RegionSettings
+from groundling.studies.attention.inspected_models import is_fine_tuned, load_match_head
+from groundling.studies.attention.models import PatchReader, PatchStore
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.studies.attention.page.attention_views import (
+    AttentionView,
+    ModelAnswer,
+    RegionView,
+    collect_view,
+)
+from groundling.vision.extract import RegionFinder
+from groundling.vision_language.end_to_end import EndToEndModel
+from groundling.vision_language.loading import load_for_inspection
+from groundling.vision_language.single_stream import SingleStreamModel
+
+MAX_LENGTH = 128
+"""Most pieces of a text, of a model that does not say how long its texts were."""
+
+
+class InspectedModel:
+    """A model, ready to be shown texts and photos."""
+
+    def __init__(
+        self,
+        source: str,
+        device: str,
+        *,
+        regions: tuple[str, ...] = (),
+        allow_region_mismatch: bool = False,
+        detector: str = "",
+        backbone: str = "",
+        grid: int = 0,
+    ) -> None:
+        """A model and, if it reads regions, where these are from, as the settings of `visualize` say it.
+
+        Raises InputError if there is no such model, or none whose attention is between a text and an image.
+        """
+        self.name = source
+        self.device = device
+        self.allow_region_mismatch = allow_region_mismatch
+        self.detector = detector
+        self.backbone = backbone
+        self.grid = grid
+        self.fine_tuned: FineTunedModel | None = None
+        self.folder = str(model_folder(Path(source)))
+        """Where its weights are, or a hub id."""
+        if is_fine_tuned(source):
+            self.fine_tuned = load(source, device=device)
+            self.student: Encoder = self.fine_tuned.student
+        else:
+            self.student = load_for_inspection(self.folder).to(device).eval()
+        self.notes = [] if self.fine_tuned is None else self.fine_tuned.notes
+        _check_supported(self.student, source)
+        if isinstance(self.student, PatchReader):
+            self.notes = [self.student.note] if self.student.note else []
+            for flag, given in (("--grid", grid), ("--detector", detector), ("--regions", regions)):
+                if given:
+                    self.notes.append(f"{flag} is not for it: its own patches are the boxes")
+                    break
+        self.reads_image = (
+            isinstance(self.student, RegionEncoder) and self.student.sizes.regions > 0
+        )
+        if self.fine_tuned is not None:
+            self.reads_image = self.reads_image and self.fine_tuned.about.reads.regions
+        self._features = not isinstance(self.student, EndToEndModel)
+        """Whether regions come with features; a model that reads pixels makes its own."""
+        # What a word names is no region's name before a head that learned so.
+        settings = RegionSettings(
+            regions, allow_region_mismatch=allow_region_mismatch, object_tags=False
+        )
+        self.inputs = RegionInputs(
+            settings, features=self._features, find=lambda photos: self.region_finder(photos)
+        )
+        self.stores = self.inputs.stores().stores if regions else ()
+        if self.stores and self.reads_image and isinstance(self.student, RegionEncoder):
+            self.inputs.check(self.student, learned=self._region_facts)
+
+    @property
+    def _reads_patches(self) -> bool:
+        """Whether a photo's own patches are its regions, and no store is asked."""
+        return isinstance(self.student, PatchReader)
+
+    @property
+    def _region_facts(self) -> Mapping[str, Any]:
+        """What it knows of the regions that it learned from."""
+        if self.fine_tuned is not None and self.fine_tuned.about.regions:
+            return self.fine_tuned.about.regions
+        return self.student.regions_provenance if isinstance(self.student, RegionEncoder) else {}
+
+    # -- regions -------------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def region_finder(self) -> RegionFinder:
+        """What finds the regions of photos that no store has; raises InputError if nobody says how."""
+        if self.grid and self.detector:
+            raise InputError("--grid and --detector: boxes are from one of them")
+        facts = self._region_facts
+        if self.grid or self.detector:
+            start = self._with_boxes()
+            facts = {"identity": facts.get("identity")}
+        else:
+            start = self._as_learned()
+        if self.allow_region_mismatch:
+            facts = {}
+        return RegionFinder(start, facts, self.device, self._features)
+
+    @property
+    def _region_manifest(self) -> Mapping[str, Any] | None:
+        """What says how the regions were found that it learned from, or else those of a store; None if nothing does."""
+        manifests = [self._region_facts, *(store.manifest for store in self.stores)]
+        return next((one for one in manifests if one.get("made_with")), None)
+
+    def _with_boxes(self) -> DetectionSettings:
+        """Settings with the boxes that are asked for, and features of the image encoder that is named or known."""
+        facts = self._region_manifest
+        start = DetectionSettings() if facts is None else finding_settings(facts)
+        known = start.backbone if facts else self._backbone_of_files()
+        if not self.backbone and not known and self._features:
+            raise InputError(
+                f"--model {self.name}: does not say what made the regions it learned from; pass --backbone, too"
+            )
+        backbone = self.backbone or known or start.backbone
+        detector = self.detector or start.detector
+        return replace(start, grid=self.grid, detector=detector, backbone=backbone)
+
+    def _backbone_of_files(self) -> str:
+        """The image encoder that looked into boxes of files, which nothing finds on other photos; empty if not told."""
+        for manifest in (self._region_facts, *(store.manifest for store in self.stores)):
+            models = manifest.get("model")
+            if isinstance(models, dict) and isinstance(models.get("backbone"), str):
+                return str(models["backbone"])
+        return ""
+
+    def _as_learned(self) -> DetectionSettings:
+        """The settings with which the regions were found that it learned from, or those of the first store."""
+        facts = self._region_manifest
+        if facts is None:
+            raise InputError(
+                f"--model {self.name}: this photo is in no --regions store, and neither model nor store says how "
+                "regions were found; pass --grid N or --detector NAME, with --backbone NAME"
+            )
+        start = finding_settings(facts)
+        return replace(start, backbone=self.backbone or start.backbone)
+
+    def _image_inputs(self, image: str, photo: Path) -> ImageSources:
+        """A photo as the model looks at it; raises InputError if it cannot be read, or has no regions."""
+        if isinstance(self.student, PatchReader):
+            return ImageSources(PatchStore(self.student, {image: photo}))
+        seen = self.inputs.image_sources([image], {image: photo})
+        for fault in seen.faults.values():
+            held = [store.folder for store in self.stores if image in store]
+            # The photo itself was read before; what is wrong with a stored one is that it is of another image.
+            where = f" in {held[0]}; make the store anew, or leave --regions out" if held else ""
+            raise InputError(f"{photo}: {fault}{where}")
+        return seen
+
+    def _boxes(self, image: str, store: RegionSource, row: RegionRow) -> RegionView:
+        return RegionView(
+            row.boxes, row.is_whole_image, self._names(image, store, row), self._reads_patches
+        )
+
+    def _names(self, image: str, store: RegionSource, row: RegionRow) -> list[str]:
+        """What each region is, where a detector or a file says so; the whole image is nothing else."""
+        names: Sequence[str] = ()
+        classes = None
+        if isinstance(store, InMemoryRegions):
+            found = store.found[image]
+            names = self.region_finder.extractor.facts["class_names"]
+            classes = None if found.classes is None else found.classes[int(found.has_whole_image) :]
+        elif isinstance(store, CombinedStore):
+            names = store.holder(image).manifest.get("class_names", ())
+            classes = None if row.classes is None else row.classes[~row.is_whole_image]
+        if classes is None or not names:
+            return []
+        if classes.ndim == 2:
+            classes = np.where(classes.max(1) > 0, classes.argmax(1), -1)
+        things = iter(names[number] if 0 <= number < len(names) else "" for number in classes)
+        return ["" if is_whole else next(things, "") for is_whole in row.is_whole_image]
+
+    # -- looking -------------------------------------------------------------------------------------------------------
+
+    def view(
+        self,
+        example: Example,
+        photo: Path | None,
+        layers: Sequence[int] = (),
+        asked: Example | None = None,
+    ) -> AttentionView:
+        """What the model attends to in a text and the photo of its image, and what it answers.
+
+        `asked` is the example with all of its choices, where the one that is shown has the text of one of them.
+
+        Raises InputError if the photo cannot be read, or its regions cannot be found.
+        """
+        notes = []
+        seen = ImageSources()
+        if self.reads_image and photo is not None:
+            (image,) = example.images
+            seen = self._image_inputs(image, photo)
+        elif photo is not None:
+            notes.append("This model reads the text alone.")
+        elif isinstance(self.student, PatchReader) and self.student.needs_photo:
+            raise InputError(f"--model {self.name}: it looks at photos; pass --image, too")
+        else:
+            example = replace(example, images=())
+        (sample,) = self._samples(example, seen).get([0], ())
+        if sample.text is None:
+            notes.append("This model reads the photo alone.")
+        if sample.truncated_tokens:
+            notes.append(
+                f"{sample.truncated_tokens} pieces of the text did not fit and were cut off."
+            )
+        boxes = RegionView.none()
+        if seen.store is not None and sample.regions is not None:
+            boxes = self._boxes(example.images[0], seen.store, sample.regions)
+        view = collect_view(self.student, sample, boxes, layers, self.device)
+        for layer in view.layers:
+            if not all(np.isfinite(block).all() for block in layer.blocks.values()):
+                raise InputError(
+                    f"--model {self.name}: attention of layer {layer.number} holds what is no number; the weights may "
+                    "be damaged"
+                )
+        view.notes += notes
+        view.answer = self._answer(
+            replace(asked or example, images=example.images), seen, sample, boxes
+        )
+        return view
+
+    def _answer(
+        self, example: Example, seen: ImageSources, sample: Sample, boxes: RegionView
+    ) -> ModelAnswer | None:
+        """What its head says; None of a model whose own heads are not read, a text encoder or a guest."""
+        if self.fine_tuned is not None:
+            return fine_tuned_answer(self.fine_tuned, example, seen, boxes)
+        if not isinstance(self.student, SingleStreamModel):
+            return None
+        return match_answer(self.student, self.folder, sample, self.device)
+
+    def _samples(self, example: Example, seen: ImageSources) -> SampleDataset:
+        """The example as the model reads it, a fine-tuned one with what its head puts behind the text."""
+        if self.fine_tuned is not None:
+            (told,) = self.fine_tuned.inputs.select_tags([example])
+            if not isinstance(self.fine_tuned.form, MultipleChoice):
+                told = self.fine_tuned.objective.head.prepare_example(told)
+            return self.fine_tuned.make_samples([told], seen)
+        text, clip = self.student.inputs(MAX_LENGTH)
+        texts = TextDataset(self.inputs.select_tags([example]), text, clip)
+        if not isinstance(self.student, RegionEncoder):
+            return texts
+        return self.inputs.samples(texts, self.student, seen)
+
+
+def _check_supported(student: Encoder, source: str) -> None:
+    """Raises InputError for a model whose attention is not between a text and an image, or in two streams."""
+    if isinstance(student, ClipAdapter | ClipTextEncoder | CrossModalEncoder):
+        raise InputError(
+            f"--model {source}: its layers read no image regions; expected VisualBERT, VL-BERT, UNITER, ViLT, CLIP "
+            "or a text encoder (for XDBERT's cross-modal encoder there is `groundling attention`)"
+        )
+    if isinstance(student, Lxmert):
+        raise InputError(
+            f"--model {source}: a model of two streams is not shown; `groundling heads` tells which heads of its "
+            "cross-attention find what phrases name"
+        )
+
+
+# -- what it says ------------------------------------------------------------------------------------------------------
+
+
+MAX_ANSWERS = 3
+"""Of the most likely answers."""
+MATCH = "Image and text belong together"
+
+
+def fine_tuned_answer(
+    fitted: FineTunedModel, example: Example, seen: ImageSources, boxes: RegionView
+) -> ModelAnswer:
+    """What a fine-tuned model answers, asked as `groundling predict` asks it; the example has all of its choices.
+
+    `boxes` are those that the page shows, by which it calls a region that is picked.
+    """
+    form = fitted.form
+    if isinstance(form, MultipleChoice) and not example.choices:
+        return ModelAnswer("No answer: this model chooses among texts, and none are given")
+    if form.head_input == "phrase" and not example.region_tags:
+        return ModelAnswer(
+            "No answer: this model looks for a phrase of the text, and none is named"
+        )
+    scores = fitted.scores([example], seen, fitted.unscored_task)
+    (prediction,) = PredictionFormatter(form, MAX_ANSWERS).predictions(scores, [example])
+
+    def told(one: Candidate) -> str:
+        if isinstance(form, RegionSelection):
+            return f"box {boxes.title(int(one.answer))}"
+        if isinstance(form, Regression):
+            return f"{one.answer:.4g}"
+        return str(one.answer) if one.choice is None else one.choice
+
+    return ModelAnswer("Answer", [(told(one), one.probability) for one in prediction.best])
+
+
+def match_answer(
+    student: SingleStreamModel, folder: str, sample: Sample, device: str
+) -> ModelAnswer:
+    """How likely text and image belong together by the head that `pretrain` left beside the model, if it left one."""
+    if sample.regions is None:
+        return ModelAnswer("No answer: this model was trained on no task, and sees no image here")
+    match = load_match_head(student, folder, device)
+    if match is None:
+        return ModelAnswer(
+            "No answer: this model was trained on no task, and has no head that tells whether image and text match"
+        )
+    batch = collate([sample]).to(device)
+    with torch.no_grad():
+        log_odds = match.attribution_target(student(batch), batch)
+    return ModelAnswer(MATCH, [("yes", float(log_odds.sigmoid()))])

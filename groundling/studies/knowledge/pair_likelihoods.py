@@ -1,0 +1,607 @@
+"""Which sentence of a minimal pair a language model finds likelier: likelihoods, preferences, and the command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+from transformers import AutoModelForCausalLM, AutoModelForMaskedLM
+from transformers.models.auto.modeling_auto import (
+    MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
+    MODEL_FOR_MASKED_LM_MAPPING_NAMES,
+)
+
+from groundling.core.batch import Batch, Example, Sample, TextRow, collate, require
+from groundling.core.errors import InputError
+from groundling.core.rng import generator
+from groundling.data.samples import TextDataset, mask_id_of, thinned
+from groundling.data.text.words import word_spans
+from groundling.models.clip import CLIP_LIKE
+from groundling.models.heads import HEADS, LM_HEAD, LMHead, load_head
+from groundling.models.loading import load_config, load_tokenizer, load_weights
+from groundling.models.text_encoder import TextEncoder, load_text_encoder
+from groundling.runs.folder import disk_errors, json_text, whole_file, write_json
+from groundling.runs.progress import print_notes, track
+from groundling.runs.report import format_table
+from groundling.runs.run import Run
+from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.studies.knowledge.commands import PairsConfig
+from groundling.studies.knowledge.minimal_pairs import MinimalPair, ScoredText, read_minimal_pairs
+from groundling.training.evaluation import EvaluationOutput
+
+# How likely a masked or a causal language model finds texts: pseudo-log-likelihood, or log-likelihood.
+
+Masking = Literal["within-word", "original"]
+"""What is masked while a piece is scored: it and the later pieces of its word, or it alone."""
+
+MAX_BATCH_TOKENS = 8192
+"""Pieces read at a time, padding included."""
+MAX_CAUSAL_BATCH_TOKENS = 1024
+"""The same of a causal model, whose head is called at every piece: a vocabulary of numbers each."""
+
+NO_LANGUAGE_MODEL = (
+    "expected a masked language model, such as `groundling adapt --arm mlm` writes, or a causal one"
+)
+
+
+class Likelihoods(NamedTuple):
+    """How likely N texts are."""
+
+    sums: np.ndarray
+    """(N,) float64, natural logarithm, summed over scored pieces; NaN where there are none."""
+    pieces: np.ndarray
+    """(N,) int64: how many pieces were scored; 0 of a text too long for the model, or without anything to score."""
+
+
+class ScoringInput(NamedTuple):
+    """A text as it is read for the sake of some of its pieces."""
+
+    text: int
+    """Which text."""
+    row: TextRow
+    """T pieces, those that must not be seen replaced by masks."""
+    places: np.ndarray
+    """(K,) int64: the positions whose states predict."""
+    targets: np.ndarray
+    """(K,) int64: the pieces that they should predict."""
+
+
+Logits = Callable[[Batch, Tensor, Tensor], Tensor]
+"""Of a batch (N, T), rows (K,) and positions (K,), what stands at these positions: (K, vocabulary)."""
+
+
+class LanguageModel:
+    """A masked or causal language model from a folder or hub id, whose head is only called where a piece is scored."""
+
+    def __init__(self, source: str | Path, device: torch.device, max_length: int = 0) -> None:
+        """Texts may have `max_length` pieces with special ones, 0: what the model can take.
+
+        Raises InputError for a model without such a head, or one without a mask token.
+        """
+        config = load_config(source)
+        if config.model_type in CLIP_LIKE:
+            raise InputError(
+                f"{source}: a CLIP-like model is no language model; {NO_LANGUAGE_MODEL}"
+            )
+        if config.is_encoder_decoder:
+            raise InputError(f"{source}: an encoder with a decoder; {NO_LANGUAGE_MODEL}")
+        self.causal = is_causal(config)
+        self.text, self.logits = _loaded(source, self.causal, device)
+        tokenizer = self.text.tokenizer
+        self.mask = -1 if self.causal else mask_id_of(tokenizer, f"; {NO_LANGUAGE_MODEL}")
+        self.start = [] if not self.causal else _start(tokenizer)
+        self.device = device
+        most = self.text.max_length - len(self.start)
+        self.window = min(max_length, most) if max_length else most
+
+    @torch.no_grad()
+    def score(self, texts: Sequence[ScoredText], masking: Masking = "within-word") -> Likelihoods:
+        """The (pseudo-)log-likelihood of every text's scored words; what stands before them is given.
+
+        Of a masked model: the sum over pieces of the log-probability of the piece where it is masked (Salazar et al.
+        2020, Eq. 1), and with it, unless `masking` is `original`, the later pieces of its word (Kauf and Ivanova 2023,
+        PLL-word-l2r), for a word's end gives its beginning away. Of a causal model: its log-likelihood, from the first
+        piece on where the tokenizer has a start or end token to begin with.
+        """
+        rows = self._rows(texts)
+        # What reads alike is read once, so that it scores alike, too.
+        first: dict[tuple[bytes, ...], int] = {}
+        same = np.arange(len(texts))
+        for number, (row, scored) in enumerate(rows):
+            read = tuple(part.tobytes() for part in (row.input_ids, row.word_ids, scored))
+            same[number] = first.setdefault(read, number)
+        sums = np.zeros(len(texts))
+        pieces = np.zeros(len(texts), np.int64)
+        order = sorted(first.values(), key=lambda number: len(rows[number][0].input_ids))
+        copies = (
+            copy
+            for number in track(order, "texts", "text")
+            for copy in self._copies(number, *rows[number], masking)
+        )
+        for batch in _filled(copies, MAX_CAUSAL_BATCH_TOKENS if self.causal else MAX_BATCH_TOKENS):
+            for copy, found in zip(batch, self._log_probabilities(batch), strict=True):
+                sums[copy.text] += found.sum()
+                pieces[copy.text] += len(found)
+        sums[pieces == 0] = np.nan
+        return Likelihoods(sums[same], pieces[same])
+
+    def _rows(self, texts: Sequence[ScoredText]) -> list[tuple[TextRow, np.ndarray]]:
+        """Each text's pieces and which of them are scored (T,); none of a text that is too long."""
+        text_input, _ = self.text.inputs(self.window)
+        examples = [Example(str(number), text.text) for number, text in enumerate(texts)]
+        samples = TextDataset(examples, text_input).get(range(len(texts)))
+        rows = []
+        for text, sample in zip(texts, samples, strict=True):
+            row = _with_words(require(sample.text, "text", "a language model"))
+            scored = ~row.special_tokens_mask & (sample.truncated_tokens == 0)
+            if text.scored_from:
+                context = int((word_spans(text.text)[:, 0] < text.scored_from).sum())
+                scored &= row.word_ids >= context
+            rows.append((row, scored))
+        return rows
+
+    def _copies(
+        self, number: int, row: TextRow, scored: np.ndarray, masking: Masking
+    ) -> Iterator[ScoringInput]:
+        """What must be read to score some pieces (T,) of a text: it once, or once with each of them masked."""
+        scored_places = np.flatnonzero(scored)
+        if self.causal:
+            copy = self._read_on(number, row, scored_places)
+            if len(copy.places):
+                yield copy
+            return
+        every = np.arange(len(row.input_ids))
+        for place in scored_places:
+            hidden = every == place
+            if masking == "within-word":
+                hidden |= scored & (row.word_ids == row.word_ids[place]) & (every > place)
+            masked = replace(row, input_ids=np.where(hidden, self.mask, row.input_ids))
+            yield ScoringInput(number, masked, np.array([place]), row.input_ids[[place]])
+
+    def _read_on(self, number: int, row: TextRow, places: np.ndarray) -> ScoringInput:
+        """The text once, each piece predicted at the one before it; a first piece with nothing before is not scored."""
+        before = len(self.start)
+        ids = np.concatenate([np.array(self.start, np.int64), row.input_ids])
+        longer = row.take(np.r_[np.zeros(before, np.int64), np.arange(len(row.input_ids))])
+        places = places[places + before > 0] + before
+        return ScoringInput(number, replace(longer, input_ids=ids), places - 1, ids[places])
+
+    def _log_probabilities(self, copies: Sequence[ScoringInput]) -> list[np.ndarray]:
+        """Of each copy the log-probabilities of its targets, (K,) float64."""
+        batch = collate([Sample(str(copy.text), copy.row) for copy in copies]).to(self.device)
+        sizes = [len(copy.places) for copy in copies]
+        rows = torch.from_numpy(np.repeat(np.arange(len(copies)), sizes)).to(self.device)
+        places = torch.from_numpy(np.concatenate([copy.places for copy in copies])).to(self.device)
+        targets = torch.from_numpy(np.concatenate([copy.targets for copy in copies]))
+        logits = self.logits(batch, rows, places).float()
+        logs = logits.log_softmax(-1).gather(1, targets.to(self.device)[:, None])[:, 0]
+        found = logs.double().cpu().numpy()
+        if not np.isfinite(found).all():
+            raise InputError("the model gives probabilities that are no numbers; is it damaged?")
+        return np.split(found, np.cumsum(sizes)[:-1])
+
+
+def _with_words(row: TextRow) -> TextRow:
+    """A row in which a piece without a raw word (a space by itself) belongs to the word after it, as tokenizers say."""
+    none = row.word_ids < 0
+    following = np.where(none, row.word_ids.max() + 1, row.word_ids)
+    next_word = np.minimum.accumulate(following[::-1])[::-1]
+    return replace(row, word_ids=np.where(none, next_word, row.word_ids))
+
+
+def _filled(copies: Iterator[ScoringInput], room: int) -> Iterator[list[ScoringInput]]:
+    """Copies, whose lengths rise, in batches of at most `room` pieces, or of one copy."""
+    batch: list[ScoringInput] = []
+    for copy in copies:
+        if batch and (len(batch) + 1) * len(copy.row.input_ids) > room:
+            yield batch
+            batch = []
+        batch.append(copy)
+    if batch:
+        yield batch
+
+
+# -- models ------------------------------------------------------------------------------------------------------------
+
+
+def is_causal(config: Any) -> bool:
+    """Whether a configuration is of a model that reads from left to right; families of both kinds say so themselves."""
+    if config.model_type in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
+        return bool(config.to_dict().get("is_decoder"))
+    return config.model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+
+def _start(tokenizer: Any) -> list[int]:
+    """The piece to read before a text whose tokenizer puts none there; none if it has none."""
+    ids = tokenizer("a")["input_ids"]
+    if ids and ids[0] in tokenizer.all_special_ids:
+        return []
+    for piece in (tokenizer.bos_token_id, tokenizer.eos_token_id):
+        if piece is not None:
+            return [int(piece)]
+    return []
+
+
+def _loaded(source: str | Path, causal: bool, device: torch.device) -> tuple[TextEncoder, Logits]:
+    """The encoder with its tokenizer, and what gives logits: the head of an earlier run, or transformers' own."""
+    if not causal:
+        adapted = _adapted(source, device)
+        if adapted is not None:
+            return adapted
+    try:
+        model = load_weights(AutoModelForCausalLM if causal else AutoModelForMaskedLM, source)
+    except InputError as error:
+        raise InputError(f"{error}; {NO_LANGUAGE_MODEL}") from None
+    model.to(device).eval()
+    text = TextEncoder(model.base_model, load_tokenizer(source))
+
+    def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
+        tokens = require(batch.text, "text", "a language model")
+
+        def only_these(module: Any, given: Any, out: Any) -> Any:
+            out.last_hidden_state = out.last_hidden_state[rows, places].unsqueeze(1)
+            return out
+
+        # Of a family's own head, whatever it is made of: it gets the states of these positions in place of all.
+        hook = model.base_model.register_forward_hook(only_these)
+        try:
+            out = model(input_ids=tokens.input_ids, attention_mask=tokens.attention_mask.long())
+        finally:
+            hook.remove()
+        found: Tensor = out.logits[:, 0]
+        return found
+
+    return text, logits
+
+
+def _adapted(source: str | Path, device: torch.device) -> tuple[TextEncoder, Logits] | None:
+    """A student with the head that `adapt` trained and left beside it; None if there is none."""
+    if not (Path(source) / HEADS).exists():
+        return None
+    text = load_text_encoder(source)
+    sizes = text.sizes
+    head = LMHead(sizes.text, sizes.input_embeddings, sizes.activation, sizes.epsilon)
+    if not load_head(Path(source), head, LM_HEAD):
+        return None
+    text.to(device).eval()
+    head.to(device).eval()
+
+    def logits(batch: Batch, rows: Tensor, places: Tensor) -> Tensor:
+        encoded = text(batch)
+        states = require(encoded.text, "text", "a language model")[rows, places]
+        found: Tensor = head(states, encoded.input_embeddings)
+        return found
+
+    return text, logits
+
+
+# How often the better one of several scored things wins, by group, with intervals: BLiMP, EWoK, Winoground.
+
+
+class PreferenceRule(NamedTuple):
+    """When an item counts as right."""
+
+    name: str
+    """What `result.json` calls its share."""
+    chance: float
+    """What scores drawn at random reach."""
+    item_score: Callable[[np.ndarray], np.ndarray]
+    """Scores (N, S) of N items, to what each is worth, 0 to 1: (N,)."""
+
+
+def _first_above(first: int, second: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Whether one score is strictly above another."""
+    return lambda scores: (scores[:, first] > scores[:, second]).astype(float)
+
+
+def _all(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Whether all of these scores are strictly above others."""
+    return lambda scores: (
+        np.all([scores[:, a] > scores[:, b] for a, b in comparisons], axis=0) * 1.0
+    )
+
+
+def _half_for_ties(*comparisons: tuple[int, int]) -> Callable[[np.ndarray], np.ndarray]:
+    """Mean over comparisons: 1 if the first is above, a half if both are equal."""
+    return lambda scores: np.mean(
+        [(1 + np.sign(scores[:, a] - scores[:, b])) / 2 for a, b in comparisons], axis=0
+    )
+
+
+BLIMP_RULES = (PreferenceRule("accuracy", 1 / 2, _first_above(0, 1)),)
+"""BLiMP: the good sentence is strictly likelier; a tie is wrong (Warstadt et al. 2020, Section 4)."""
+
+EWOK_RULES = (
+    PreferenceRule("accuracy", 1 / 2, _half_for_ties((0, 1), (3, 2))),
+    PreferenceRule("both", 1 / 4, _all((0, 1), (3, 2))),
+    PreferenceRule("targets", 1 / 2, _first_above(0, 2)),
+)
+"""EWoK, of target 1 after contexts 1 and 2, then of target 2.
+
+`accuracy` (Ivanova et al. 2024; release: ewok-core/ewok-paper, analyses/scripts/ewok_analysis_utils.R): each target is
+likelier after its own context than after the other, a tie is worth a half, and an item the mean of its two targets.
+`both`: neither comparison fails or ties (`Accuracy_both` there). `targets`: after context 1, target 1 is likelier than
+target 2, which is what the BabyLM challenge of 2025 counts (release: babylm/evaluation-pipeline-2025,
+sentence_zero_shot/read_files.py).
+"""
+
+WINOGROUND_RULES = (
+    PreferenceRule("text", 1 / 4, _all((0, 1), (3, 2))),
+    PreferenceRule("image", 1 / 4, _all((0, 2), (3, 1))),
+    PreferenceRule("group", 1 / 6, _all((0, 1), (3, 2), (0, 2), (3, 1))),
+)
+"""Thrush et al. 2022, Eqs. 1 to 3, of image 0 with captions 0 and 1, then of image 1.
+
+`text`: of each image the right caption scores higher; `image`: of each caption the right image; `group`: both.
+"""
+
+
+class BootstrapEstimate(NamedTuple):
+    """Means of C columns over items, and what resampling the items makes of them."""
+
+    items: int
+    """How many items."""
+    mean: np.ndarray
+    """(C,)."""
+    draws: np.ndarray
+    """(DRAWS, C)."""
+
+
+def bootstrap_means(values: np.ndarray, *key: str) -> BootstrapEstimate:
+    """Of items' values (N, C) the means and their bootstrap over items; the draws are keyed, and paired over columns.
+
+    Items are drawn with replacement; as equal ones are exchangeable, only how many of each kind are drawn is.
+    """
+    kinds, counts = np.unique(values, axis=0, return_counts=True)
+    drawn = bootstrap_sums(kinds, generator(0, "preferences", *key), often=counts)
+    return BootstrapEstimate(len(values), values.mean(0), drawn / len(values))
+
+
+def macro_average(parts: Sequence[BootstrapEstimate]) -> BootstrapEstimate:
+    """The mean of groups' means, each group counting alike; items are drawn within groups."""
+    return BootstrapEstimate(
+        sum(part.items for part in parts),
+        np.mean([part.mean for part in parts], axis=0),
+        np.mean([part.draws for part in parts], axis=0),
+    )
+
+
+def as_json(
+    rules: Iterable[PreferenceRule], found: BootstrapEstimate, first: int = 0
+) -> dict[str, Any]:
+    """By rule the mean and its 95 % interval, of the columns from `first` on, and the number of items."""
+    told: dict[str, Any] = {"items": found.items}
+    for column, rule in enumerate(rules, first):
+        low, high = interval(found.draws[:, column]).tolist()
+        told[rule.name] = float(found.mean[column])
+        told[f"{rule.name}_interval"] = [low, high]
+    return told
+
+
+def paired_difference(found: BootstrapEstimate, columns: int) -> BootstrapEstimate:
+    """The second `columns` columns less the first ones: what another model has beyond this one, item by item."""
+    mean = found.mean[columns:] - found.mean[:columns]
+    return BootstrapEstimate(found.items, mean, found.draws[:, columns:] - found.draws[:, :columns])
+
+
+def group_items(names: Sequence[str]) -> Mapping[str, np.ndarray]:
+    """The numbers of the items of each group, by its name, in the order of their first item."""
+    groups: dict[str, list[int]] = {}
+    for number, name in enumerate(names):
+        groups.setdefault(name, []).append(number)
+    return {name: np.array(numbers) for name, numbers in groups.items()}
+
+
+SPLIT = "pairs"
+"""What the answers are filed under, for `verdict`."""
+LEVELS = ("field", "phenomenon", "paradigm")
+"""How items are grouped, from large to small."""
+ITEMS = "items.jsonl"
+"""File of every item's scores."""
+
+
+def pairs(config: PairsConfig, run: Run) -> dict[str, Any]:
+    """Score minimal pairs; writes `result.json` (returned), `items.jsonl`, and answers that `verdict` reads.
+
+    Raises:
+        InputError: A setting or the data is wrong, the model has no head for it, or texts are too long for it.
+    """
+    items = _few(read_minimal_pairs(config.data), config.limit)
+    sources = [config.model, *([config.other] if config.other else [])]
+    found = [_scored(config, source, items, run.state.device) for source in sources]
+    told, scores = zip(*found, strict=True)
+    items, scored, left_out = _whole(config, items, np.stack(scores))
+    rules = EWOK_RULES if items[0].of_ewok else BLIMP_RULES
+    result: dict[str, Any] = {
+        **{"model": config.model, **told[0]},
+        **{
+            "pll": config.pll,
+            "reduction": config.reduction,
+            "items": len(items),
+            "left_out": left_out,
+        },
+        "chance": {rule.name: rule.chance for rule in rules},
+        **_results(items, scored, rules, config.other),
+    }
+    if config.other:
+        result["other"] |= told[1]
+    if run.state.is_main_process:
+        _write_items(run.folder / ITEMS, items, scored, rules)
+        _write_answers(run.folder, config, items, scored, rules)
+    return result
+
+
+def _few(items: Sequence[MinimalPair], most: int) -> list[MinimalPair]:
+    """At most so many items of each paradigm, evenly spaced; 0: all."""
+    chosen: list[MinimalPair] = []
+    for numbers in group_items([item.paradigm for item in items]).values():
+        chosen += [items[number] for number in thinned(numbers.tolist(), most)]
+    return chosen
+
+
+def _scored(
+    config: PairsConfig, source: str, items: Sequence[MinimalPair], device: torch.device
+) -> tuple[dict[str, Any], np.ndarray]:
+    """What is to be told of a model, and what it gives each item's texts, (N, S)."""
+    model = LanguageModel(source, device, config.max_length)
+    found = model.score([text for item in items for text in item.texts], config.pll)
+    values = found.sums
+    if config.reduction == "mean":
+        with np.errstate(invalid="ignore"):
+            values = values / found.pieces
+    kind = "causal" if model.causal else "masked"
+    return {"kind": kind, "scored_pieces": int(found.pieces.sum())}, values.reshape(len(items), -1)
+
+
+def _whole(
+    config: PairsConfig, items: Sequence[MinimalPair], scores: np.ndarray
+) -> tuple[list[MinimalPair], np.ndarray, int]:
+    """The items all of whose texts every model could score (M, N, S), their scores, and how many are left out."""
+    fits = np.isfinite(scores).all((0, 2))
+    without = [item.id for item, one in zip(items, fits, strict=True) if not one]
+    if without and not config.skip_long:
+        raise InputError(
+            f"{config.data}: {len(without):,} pairs have a text too long for the model, or without anything to score, "
+            f"the first is {without[0]}; pass --skip-long to leave them out"
+        )
+    kept = [item for item, one in zip(items, fits, strict=True) if one]
+    if not kept:
+        raise InputError(f"{config.data}: no pair is left that fits the model")
+    if without:
+        print_notes(
+            [f"{len(without):,} pairs are left out: a text is too long, or has nothing to score"]
+        )
+    return kept, scores[:, fits], len(without)
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+
+
+def _results(
+    items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule], other: str
+) -> dict[str, Any]:
+    """Of the model, of the other one, and of their difference (other less model): all groups' shares."""
+    worth = np.stack([rule.item_score(of_model) for of_model in scores for rule in rules], 1)
+    levels = _levels(items, worth)
+    count = len(rules)
+
+    def told(
+        change: Callable[[BootstrapEstimate], BootstrapEstimate], first: int = 0
+    ) -> dict[str, Any]:
+        shares: dict[str, Any] = {}
+        for level, groups in levels.items():
+            shares[level] = {
+                name: as_json(rules, change(one), first) for name, one in groups.items()
+            }
+        return shares
+
+    result: dict[str, Any] = {
+        "ties": _ties(scores[0]),
+        "scores": told(lambda one: one),
+    }
+    if other:
+        result["other"] = {
+            "model": other,
+            "ties": _ties(scores[1]),
+            "scores": told(lambda one: one, count),
+        }
+        result["difference"] = told(lambda one: paired_difference(one, count))
+    return result
+
+
+def _levels(
+    items: Sequence[MinimalPair], worth: np.ndarray
+) -> dict[str, dict[str, BootstrapEstimate]]:
+    """Of every level the groups' estimates: paradigms of their items, larger groups of their paradigms alike."""
+    paradigms: dict[str, BootstrapEstimate] = {}
+    members: dict[str, dict[str, list[BootstrapEstimate]]] = {"field": {}, "phenomenon": {}}
+    for name, numbers in group_items([item.paradigm for item in items]).items():
+        paradigms[name] = bootstrap_means(worth[numbers], name)
+        first = items[numbers[0]]
+        for level, group in (("field", first.field), ("phenomenon", first.phenomenon)):
+            if group:
+                members[level].setdefault(group, []).append(paradigms[name])
+    levels = {
+        "overall": {
+            "mean of paradigms": macro_average(list(paradigms.values())),
+            "all items": bootstrap_means(worth),
+        }
+    }
+    for level, groups in members.items():
+        if groups:
+            levels[level] = {name: macro_average(groups[name]) for name in sorted(groups)}
+    return levels | {"paradigm": paradigms}
+
+
+def _ties(scores: np.ndarray) -> int:
+    """Comparisons (N, S) in which neither is above: good and bad, or a target after both contexts."""
+    return int((scores[:, 0::2] == scores[:, 1::2]).sum())
+
+
+# -- files and tables --------------------------------------------------------------------------------------------------
+
+
+def _write_items(
+    path: Path, items: Sequence[MinimalPair], scores: np.ndarray, rules: Sequence[PreferenceRule]
+) -> None:
+    """One JSON line per item: its groups, each model's scores of its texts, and what they are worth."""
+    worth = [{rule.name: rule.item_score(one).tolist() for rule in rules} for one in scores]
+    names = ("model", "other")
+    with whole_file(path) as file:
+        for number, item in enumerate(items):
+            line: dict[str, Any] = {"id": item.id}
+            line |= {level: vars(item)[level] for level in LEVELS if vars(item)[level]}
+            for name, one, gained in zip(names, scores, worth, strict=False):
+                line[name] = {"scores": one[number].round(6).tolist()}
+                line[name] |= {rule: values[number] for rule, values in gained.items()}
+            file.write(json_text(line) + "\n")
+
+
+def _write_answers(
+    folder: Path,
+    config: PairsConfig,
+    items: Sequence[MinimalPair],
+    scores: np.ndarray,
+    rules: Sequence[PreferenceRule],
+) -> None:
+    """The model's answers as `verdict` reads them: 1 where an item is right as a whole, which is the label of all."""
+    place = folder / f"seed-{config.model_seed}"
+    with disk_errors(place):
+        place.mkdir(exist_ok=True)
+    strict = rules[1] if items[0].of_ewok else rules[0]
+    right = strict.item_score(scores[0])
+    ids = [item.id for item in items]
+    metrics = {"accuracy": float(right.mean())}
+    answers = EvaluationOutput(ids, right[:, None], right, np.ones(len(ids)), metrics)
+    answers.write(place / f"predictions_{SPLIT}.jsonl")
+    name = f"pairs/{Path(config.data).stem}"
+    done: dict[str, Any] = {"seed": config.model_seed, "task": name, "metrics": ["accuracy"]}
+    write_json(place / "result.json", done | {"splits": [SPLIT], "scores": {SPLIT: metrics}})
+
+
+def format_pairs(result: Mapping[str, Any]) -> str:
+    """What was found, in points; single paradigms only where nothing sums them up."""
+    rows = []
+    for level, groups in result["scores"].items():
+        if level == "paradigm" and "phenomenon" in result["scores"]:
+            continue
+        for name, found in groups.items():
+            row = {"": name, "items": f"{found['items']:,}"}
+            for rule, chance in result["chance"].items():
+                row |= {f"{rule} (chance {100 * chance:.0f})": _cell(found, rule)}
+            if "difference" in result:
+                row |= {"other": _cell(result["other"]["scores"][level][name], "accuracy")}
+                row |= {"other - model": _cell(result["difference"][level][name], "accuracy", "+")}
+            rows.append(row)
+    counts = f"{result['items']:,} items, {result['ties']:,} ties, {result['left_out']:,} left out"
+    return f"{format_table(rows)}\n{counts}"
+
+
+def _cell(found: Mapping[str, Any], rule: str, sign: str = "") -> str:
+    low, high = (100 * end for end in found[f"{rule}_interval"])
+    return f"{100 * found[rule]:{sign}.1f} [{low:{sign}.1f}, {high:{sign}.1f}]"

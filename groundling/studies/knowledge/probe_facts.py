@@ -1,0 +1,404 @@
+"""What an encoder says things look like, scored: Memory Colors, CoDa, ViComTe, or a rendered world's nouns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.spatial.distance import jensenshannon
+from scipy.special import softmax
+from scipy.stats import kendalltau, rankdata
+from sklearn.linear_model import RidgeCV
+from sklearn.preprocessing import StandardScaler
+
+from groundling.core.errors import InputError
+from groundling.core.metrics import SPEARMAN
+from groundling.core.rng import generator
+from groundling.runs.run import Run
+from groundling.stats.resampling import bootstrap_sums, interval
+from groundling.studies.knowledge.commands import ProbeFactsConfig
+from groundling.studies.knowledge.probing_modes import (
+    OptionScores,
+    ProbeNotes,
+    noun_states,
+    score_by_embedding,
+    score_by_fill_mask,
+    score_by_stroop,
+)
+from groundling.studies.knowledge.visual_facts import VisualFact, open_visual_facts
+from groundling.training.evaluation import EvaluationOutput
+
+# Can a linear map read from a noun's state what people say of the noun? Ridge regression, folds over nouns.
+
+PENALTIES = np.logspace(0, 5, 11)
+"""Strengths of regularisation, of which each fold's training nouns choose by leaving one out."""
+
+FOLDS = 10
+"""Parts of the nouns, each predicted from all others; of fewer nouns every noun is one."""
+
+DRAWS = 1000
+"""Bootstrap samples of nouns."""
+
+MIN_NORM = 1e-9
+"""A vector whose length is below this has no direction: what rounding leaves of zeros."""
+
+
+@dataclass(frozen=True)
+class NounAnswers:
+    """The nouns of one relation, and what people say of each."""
+
+    names: tuple[str, ...]
+    """N different nouns."""
+    options: tuple[str, ...]
+    """O answers; of facts that differ in their options, all that occur."""
+    shares: np.ndarray
+    """(N, O) shares of answers, each row's sum 1; the mean over a noun's facts."""
+    of_fact: np.ndarray
+    """(F,) int64: the noun of each fact."""
+    places: tuple[np.ndarray, ...]
+    """Of each fact: where its own options stand among all, (its options,) int64."""
+    same_options: bool
+    """Whether all facts have the same options. If not, shares of what was never offered are no answers."""
+
+
+class RidgePredictions(NamedTuple):
+    """What was predicted of nouns that the regression never saw."""
+
+    roots: np.ndarray
+    """(N, O) predicted square roots of shares; nothing keeps them from falling below 0."""
+    agreement: np.ndarray
+    """(N,) correlation of deviations; NaN for a noun of which people say just what they say of the others."""
+
+
+def collect_nouns(facts: Sequence[VisualFact]) -> NounAnswers:
+    """The nouns of one relation's facts, each once, whatever the case of its letters."""
+    number: dict[str, int] = {}
+    options: dict[str, int] = {}
+    names: list[str] = []
+    for fact in facts:
+        key = fact.subject.lower()
+        if key not in number:
+            number[key] = len(names)
+            names.append(fact.subject)
+        for option in fact.options:
+            options.setdefault(option, len(options))
+    of_fact = np.array([number[fact.subject.lower()] for fact in facts])
+    places = tuple(np.array([options[option] for option in fact.options]) for fact in facts)
+    shares = np.zeros((len(names), len(options)))
+    for fact, noun, place in zip(facts, of_fact, places, strict=True):
+        shares[noun, place] += fact.target
+    shares /= shares.sum(1, keepdims=True)
+    same = len({fact.options for fact in facts}) == 1
+    return NounAnswers(tuple(names), tuple(options), shares, of_fact, places, same)
+
+
+def assign_folds(nouns: NounAnswers, folds: int, seed: int) -> np.ndarray:
+    """Which fold each noun belongs to, (N,) int64: of equal size but for one noun, drawn by the seed.
+
+    Where nouns are fewer, there are as many folds as nouns. Raises InputError if there are fewer than three nouns.
+    """
+    count = len(nouns.names)
+    if count < 3:
+        raise InputError(
+            f"--modes linear: the data has {count} nouns of one relation, expected 3 or more; leave the mode out"
+        )
+    places = np.empty(count, np.int64)
+    drawn = generator(seed, "linear", "folds").permutation(count)
+    places[drawn] = np.arange(count) % min(folds, count)
+    return places
+
+
+def predict_by_ridge(states: np.ndarray, shares: np.ndarray, fold: np.ndarray) -> RidgePredictions:
+    """Ridge regression from states (N, D) to the square roots of shares (N, O), predicted by the fold (N,) left out.
+
+    Square roots, as in Hellinger's distance, keep the few frequent answers from deciding everything. A deviation is
+    what a noun's roots, predicted or people's, have more than the mean of the fold's training nouns; its correlation
+    over answers is 0 if nothing but that mean was predicted.
+    """
+    roots = np.sqrt(shares)
+    predicted = np.empty_like(roots)
+    mean = np.empty_like(roots)
+    for left_out in np.unique(fold):
+        test = fold == left_out
+        scale = StandardScaler().fit(states[~test])
+        ridge = RidgeCV(PENALTIES).fit(scale.transform(states[~test]), roots[~test])
+        predicted[test] = ridge.predict(scale.transform(states[test])).reshape(test.sum(), -1)
+        mean[test] = roots[~test].mean(0)
+    agreement = _correlations(predicted - mean, roots - mean)
+    return RidgePredictions(predicted, agreement)
+
+
+def _correlations(predicted: np.ndarray, true: np.ndarray) -> np.ndarray:
+    """Of each row (N,): Pearson's correlation; 0 if the predicted row is constant, NaN if the true one is."""
+    predicted = predicted - predicted.mean(1, keepdims=True)
+    true = true - true.mean(1, keepdims=True)
+    lengths = np.linalg.norm(predicted, axis=1), np.linalg.norm(true, axis=1)
+    product = (predicted * true).sum(1)
+    said = (lengths[0] > MIN_NORM) & (lengths[1] > MIN_NORM)
+    found = np.divide(product, lengths[0] * lengths[1], out=np.zeros(len(true)), where=said)
+    return np.where(lengths[1] > MIN_NORM, found, np.nan)
+
+
+def score_ridge(
+    nouns: NounAnswers, facts: Sequence[VisualFact], found: RidgePredictions, seed: int
+) -> dict[str, Any]:
+    """Scores of what was read, each with its interval over nouns: `deviations`, `spearman`, `accuracy`.
+
+    `deviations` is the mean correlation of deviations. `spearman` is that of the shares themselves, which a constant
+    prediction of the mean inflates; it is left out where facts differ in their options, as size and co-occurrence do.
+    `accuracy` is of each fact among its own options. A score is None if it is defined for no noun.
+    """
+    right = np.zeros(len(nouns.names))
+    asked = np.bincount(nouns.of_fact, minlength=len(right))
+    for fact, noun, place in zip(facts, nouns.of_fact, nouns.places, strict=True):
+        best = fact.target == fact.target.max()
+        right[noun] += best[found.roots[noun, place].argmax()]
+    values = {"deviations": found.agreement}
+    if nouns.same_options:
+        ranks = rankdata(found.roots, axis=1), rankdata(nouns.shares, axis=1)
+        values["spearman"] = _correlations(*ranks)
+    values["accuracy"] = right / asked
+    return {name: _with_interval(each, seed) for name, each in values.items()}
+
+
+def _with_interval(values: np.ndarray, seed: int) -> dict[str, Any] | None:
+    """The mean of values (N,) that are defined, and the ends of its interval when nouns are drawn anew."""
+    defined = values[~np.isnan(values)]
+    if not len(defined):
+        return None
+    rng = generator(seed, "linear", "bootstrap")
+    count = len(defined)
+    ends = interval(bootstrap_sums(defined, rng, DRAWS) / count).tolist()
+    return {"mean": float(defined.mean()), "interval": ends, "nouns": count}
+
+
+def random_states(nouns: NounAnswers, width: int, seed: int) -> np.ndarray:
+    """A control (N, D) of the same width: normal numbers that say which noun it is, and nothing of it."""
+    rows = [generator(seed, "linear", name).standard_normal(width) for name in nouns.names]
+    return np.stack(rows)
+
+
+def compare_states(
+    facts: Sequence[VisualFact],
+    states: Mapping[str, Mapping[str, np.ndarray]],
+    folds: int,
+    seed: int,
+) -> tuple[dict[str, Any], dict[str, list[np.ndarray]]]:
+    """Scores of one relation's facts from several kinds of `states`, and by kind what was predicted of each fact.
+
+    `states` holds by kind the state (D,) of every noun. The kind `random`, of the first one's width, is added.
+    """
+    nouns = collect_nouns(facts)
+    fold = assign_folds(nouns, folds, seed)
+    kinds = {
+        kind: np.stack([of_noun[name] for name in nouns.names]) for kind, of_noun in states.items()
+    }
+    width = next(iter(kinds.values())).shape[1]
+    kinds["random"] = random_states(nouns, width, seed)
+    rows = {}
+    outputs = {}
+    for kind, each in kinds.items():
+        found = predict_by_ridge(each, nouns.shares, fold)
+        rows[kind] = {"width": each.shape[1], **score_ridge(nouns, facts, found, seed)}
+        outputs[kind] = [
+            found.roots[noun, place]
+            for noun, place in zip(nouns.of_fact, nouns.places, strict=True)
+        ]
+    summary = {"facts": len(facts), "nouns": len(nouns.names), "options": len(nouns.options)}
+    return {**summary, "folds": int(fold.max()) + 1, "from": rows}, outputs
+
+
+ALL = "all"
+"""The group of all of a relation's facts."""
+
+STATE = "state"
+"""What the linear mode calls the noun's state, among what it reads from."""
+UnfittedProbe = Callable[[str | Path, Sequence[VisualFact], int], tuple[OptionScores, ProbeNotes]]
+"""Asks a model for its answers by template, without anything being fitted."""
+NAN = float("nan")
+
+
+class ProbeScores(NamedTuple):
+    """What a mode found."""
+
+    result: dict[str, Any]
+    """For `result.json`: notes, and by relation and group the scores."""
+    outputs: list[np.ndarray]
+    """Per fact, a number for each of its options (options,)."""
+
+
+def probe_facts(config: ProbeFactsConfig, run: Run) -> dict[str, Any]:
+    """Probe an encoder; writes `result.json` (returned) and, by mode, `predictions_MODE.jsonl` of its scores.
+
+    There `prediction` and `label` number the fact's options; the label is the first of the most frequent answers.
+    Raises InputError for a missing setting, a mode that does not exist or that the model cannot do, and bad data.
+    """
+    if not config.modes or not set(config.modes) <= MODES.keys():
+        raise InputError(f"--modes {' '.join(config.modes)}: expected some of {', '.join(MODES)}")
+    facts, left_out, _ = open_visual_facts(config.data)
+    result: dict[str, Any] = {"facts": len(facts), "left_out": left_out}
+    for mode in config.modes:
+        asked = MODES[mode](config, facts)
+        _predictions(facts, asked.outputs).write(run.folder / f"predictions_{mode}.jsonl")
+        result[mode] = asked.result
+    return result
+
+
+def _untrained(
+    answer: UnfittedProbe, config: ProbeFactsConfig, facts: Sequence[VisualFact], logs: bool = False
+) -> ProbeScores:
+    """Answers as they come, averaged over templates; `logs`: they are log-probabilities."""
+    answers, notes = answer(config.model, facts, config.max_length)
+    return ProbeScores(
+        {**notes, "relations": _summaries(facts, answers, logs)}, average_templates(answers)
+    )
+
+
+def _linear(config: ProbeFactsConfig, facts: Sequence[VisualFact]) -> ProbeScores:
+    """What ridge regressions read from the nouns' states, beside word embeddings alone and random numbers."""
+    nouns = [fact.subject for fact in facts]
+    found = noun_states(config.model, nouns, config.templates, config.layer, config.max_length)
+    kinds = {STATE: found.states, "words": found.word_embeddings}
+    relations: dict[str, dict[str, Any]] = {}
+    outputs: dict[int, np.ndarray] = {}
+    for relation in dict.fromkeys(fact.relation for fact in facts):
+        numbers = [number for number, fact in enumerate(facts) if fact.relation == relation]
+        own = [facts[number] for number in numbers]
+        scores, said = compare_states(own, kinds, FOLDS, config.seed)
+        relations[relation] = {ALL: scores}
+        outputs |= dict(zip(numbers, said[STATE], strict=True))
+    result = {"unknown_pieces": found.unknown, "relations": relations}
+    return ProbeScores(result, [outputs[number] for number in range(len(facts))])
+
+
+MODES: dict[str, Callable[[ProbeFactsConfig, Sequence[VisualFact]], ProbeScores]] = {
+    "fill-mask": partial(_untrained, score_by_fill_mask, logs=True),
+    "embedding": partial(_untrained, score_by_embedding),
+    "stroop": partial(_untrained, score_by_stroop),
+    "linear": _linear,
+}
+"""Ways of asking, by name."""
+
+
+def _summaries(
+    facts: Sequence[VisualFact], answers: OptionScores, logs: bool
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The summary of each relation's facts, all together and by group."""
+    members: dict[str, dict[str, list[int]]] = {}
+    for number, fact in enumerate(facts):
+        groups = members.setdefault(fact.relation, {})
+        groups.setdefault(ALL, []).append(number)
+        if fact.group and fact.group != ALL:
+            groups.setdefault(fact.group, []).append(number)
+    summaries: dict[str, dict[str, dict[str, Any]]] = {}
+    for relation, groups in members.items():
+        summaries[relation] = {}
+        for group, numbers in groups.items():
+            summaries[relation][group] = summarize_relation(
+                [facts[i] for i in numbers], [answers[i] for i in numbers], logs
+            )
+    return summaries
+
+
+def _predictions(facts: Sequence[VisualFact], outputs: Sequence[np.ndarray]) -> EvaluationOutput:
+    ragged = np.empty(len(facts), object)  # facts may differ in how many options they have
+    ragged[:] = outputs
+    return EvaluationOutput(
+        ids=[fact.id for fact in facts],
+        outputs=ragged,
+        predictions=np.array([output.argmax() for output in outputs]),
+        labels=np.array([fact.target.argmax() for fact in facts]),
+        metrics={},
+    )
+
+
+def score_answers(
+    facts: Sequence[VisualFact], scores: Sequence[np.ndarray], logs: bool = False
+) -> dict[str, float]:
+    """Top-1 accuracy, mean rank correlation with people, and divergence; NaN where undefined.
+
+    Any of several equally frequent answers is right. Correlations (`spearman`, `kendall`) are of facts whose target is
+    not one-hot and whose scores differ. The Jensen-Shannon divergence (`js`), in bits, is of `scores` that are
+    log-probabilities, normalised over the options.
+
+    Args:
+        facts: F facts.
+        scores: The model's number for each option (options,), by fact.
+        logs: Whether these are log-probabilities; `js` is NaN otherwise.
+    """
+    right = []
+    spearman = []
+    kendall = []
+    divergence = []
+    for fact, score in zip(facts, scores, strict=True):
+        right.append(_best(fact)[score.argmax()])
+        if (fact.target > 0).sum() > 1:
+            spearman.append(SPEARMAN.compute(score, fact.target))
+            kendall.append(float(kendalltau(score, fact.target).statistic))
+        if logs:
+            divergence.append(float(jensenshannon(softmax(score), fact.target, base=2) ** 2))
+    return {
+        "accuracy": float(np.mean(right)),
+        "spearman": _mean_of_defined(spearman),
+        "kendall": _mean_of_defined(kendall),
+        "js": _mean_of_defined(divergence),
+    }
+
+
+def summarize_relation(
+    facts: Sequence[VisualFact], answers: OptionScores, logs: bool = False
+) -> dict[str, Any]:
+    """`measure` of one relation: by template, their mean, the best of them (chosen on these facts), averaged scores.
+
+    `chance` guesses among each fact's options. `majority` always answers what is right most often; NaN where facts
+    differ in their options. `logs` as in `measure`.
+    """
+    names: dict[str, None] = {}  # in order, each once
+    for by_template in answers:
+        names.update(dict.fromkeys(by_template))
+    templates = {}
+    for name in names:
+        having = [i for i, by_template in enumerate(answers) if name in by_template]
+        templates[name] = score_answers(
+            [facts[i] for i in having], [answers[i][name] for i in having], logs
+        )
+    best = max(templates, key=lambda name: templates[name]["accuracy"])
+    mean = {}
+    for measured in templates[best]:
+        mean[measured] = float(np.mean([values[measured] for values in templates.values()]))
+    return {
+        "facts": len(facts),
+        "chance": float(np.mean([_best(fact).mean() for fact in facts])),
+        "majority": _majority(facts),
+        "averaged_scores": score_answers(facts, average_templates(answers), logs),
+        "mean": mean,
+        "best": {"template": best, **templates[best]},
+        "templates": templates,
+    }
+
+
+def average_templates(answers: OptionScores) -> list[np.ndarray]:
+    """Per fact, its scores averaged over templates (options,)."""
+    return [np.mean(list(by_template.values()), axis=0) for by_template in answers]
+
+
+def _best(fact: VisualFact) -> np.ndarray:
+    """(options,) bool: the most frequent answers."""
+    return fact.target == fact.target.max()
+
+
+def _majority(facts: Sequence[VisualFact]) -> float:
+    different = {fact.options for fact in facts}
+    if len(different) > 1:
+        return NAN
+    return float(np.mean([_best(fact) for fact in facts], axis=0).max())
+
+
+def _mean_of_defined(values: Sequence[float]) -> float:
+    if not np.isfinite(values).any():
+        return NAN
+    return float(np.nanmean(values))

@@ -1,0 +1,359 @@
+"""What the world's data sets share: scenes for their texts, images, boxes, counts."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import chain, count
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from numpy.random import Generator
+from PIL import Image
+
+from groundling.core.rng import generator
+from groundling.runs.folder import write_whole
+from groundling.studies.worlds.language import ATTRIBUTES, RELATIONS, SPOKEN, draw_attributes
+from groundling.studies.worlds.world import DEV_IMAGES, Scene, World, relation_of, write_lines
+
+# Texts with answers that only an image gives: what is asked, and how a scene answers it.
+
+KINDS = tuple(ATTRIBUTES)
+"""The names of the attributes, in the order of looks."""
+SPOKEN_ORDER = tuple(chain(*(ATTRIBUTES[KINDS[i]] for i in SPOKEN)))
+"""All values in the order in which English lists them."""
+
+Answer = TypeVar("Answer")
+"""What a claim's answers are: a string, a number, a tuple."""
+
+
+@dataclass(frozen=True)
+class BalancedText(Generic[Answer]):
+    """A text with all of its answers, each of which gets an image of its own."""
+
+    text: str
+    """What is said or asked."""
+    answers: tuple[Answer, ...]
+    """Every answer, as often as it is wanted."""
+    answer_of: Callable[[Scene], Answer | None]
+    """The answer for a scene; None where the text does not apply to it."""
+
+
+@dataclass(frozen=True)
+class SceneStatement:
+    """What may be said of a thing, and whether it is so."""
+
+    subject: str
+    """The thing, by its looks and perhaps its place."""
+    predicate: str
+    """A value of an attribute, or a place."""
+    holds: Callable[[Scene], bool | None]
+    """Whether it is so in a scene; None where there is no such thing, or there are two."""
+    mentioned: tuple[str, ...]
+    """Looks that the scene must have for the statement to speak of it at all."""
+
+
+def matching_objects(scene: Scene, *values: str) -> list[int]:
+    """Numbers of the things that look as all of `values` say."""
+    return [i for i, thing in enumerate(scene.things) if set(values) <= set(thing.attributes)]
+
+
+def unique_object(scene: Scene, *values: str, where: str = "") -> int | None:
+    """Number of the one thing with these looks, or of the other thing, if that is `where` from it; None without one."""
+    matching = matching_objects(scene, *values)
+    if len(matching) != 1:
+        return None  # no such thing, or both: the words name nothing
+    thing = matching[0]
+    if not where:
+        return thing
+    other = 1 - thing
+    return other if relation_of(scene, other) == where else None
+
+
+def describe_object(*values: str) -> str:
+    """A thing by its looks, in the order of English."""
+    return " ".join((*sorted(values, key=SPOKEN_ORDER.index), "thing"))
+
+
+@dataclass(frozen=True)
+class StatementTopic:
+    """What a text may speak of."""
+
+    value: str
+    """A value of an attribute."""
+    other_value: str
+    """A value of another attribute."""
+    attribute: int
+    """The number of the other attribute."""
+    relation: str
+    """A relation; empty half of the time."""
+
+
+def draw_topic(rng: Generator) -> StatementTopic:
+    """Two looks and perhaps a relation."""
+    attributes = rng.permutation(4)
+    first = int(attributes[0])
+    second = int(attributes[1])
+    look = _value(rng, first)
+    other_look = _value(rng, second)
+    relation = RELATIONS[rng.integers(4)]
+    where = relation if rng.integers(2) else ""
+    return StatementTopic(look, other_look, second, where)
+
+
+def _value(rng: Generator, attribute: int) -> str:
+    values = ATTRIBUTES[KINDS[attribute]]
+    return values[rng.integers(len(values))]
+
+
+def draw_object_attributes(rng: Generator) -> tuple[str, ...]:
+    """One or two values by which a thing may be known."""
+    topic = draw_topic(rng)
+    looks = (topic.value, topic.other_value)
+    return looks[: rng.integers(1, 3)]
+
+
+def draw_statement(rng: Generator) -> SceneStatement:
+    """That a thing has a look, or a place beside another thing."""
+    topic = draw_topic(rng)
+    if topic.relation and rng.random() < 0.5:
+        return _place_statement(topic)
+    return _attribute_statement(topic)
+
+
+def _attribute_statement(topic: StatementTopic) -> SceneStatement:
+    """That the thing with one look, or the thing that is somewhere from it, has the other look."""
+
+    def holds(scene: Scene) -> bool | None:
+        thing = unique_object(scene, topic.value, where=topic.relation)
+        if thing is None:
+            return None
+        return topic.other_value in scene.things[thing].attributes
+
+    subject = f"the {topic.value} thing"
+    if topic.relation:
+        subject = f"the thing {topic.relation} {subject}"
+    return SceneStatement(subject, topic.other_value, holds, (topic.value,))
+
+
+def _place_statement(topic: StatementTopic) -> SceneStatement:
+    """That the thing with one look is somewhere from the thing with the other."""
+
+    def holds(scene: Scene) -> bool | None:
+        thing = unique_object(scene, topic.value)
+        other = unique_object(scene, topic.other_value)
+        if thing is None or other is None or other == thing:
+            return None
+        return relation_of(scene, thing) == topic.relation
+
+    subject = f"the {topic.value} thing"
+    predicate = f"{topic.relation} the {topic.other_value} thing"
+    return SceneStatement(subject, predicate, holds, (topic.value, topic.other_value))
+
+
+POOLS = {"train": 0, "val": 1, "dev": 1, "test": 2, "test1": 2, "testA": 2, "testB": 3}
+"""Splits by where they take their scenes from: pool n has ids from n * DEV_IMAGES + 1."""
+SHAPES = ATTRIBUTES["shape"]
+"""The categories of the boxes."""
+TAGS_AS_WORDS = str.maketrans({"0": "thing", "1": "thing"})
+"""VCR's tags as a model's vocabulary has to have them."""
+
+JsonObject = dict[str, Any]
+"""An object of a JSON file."""
+AnyBalancedText = TypeVar("AnyBalancedText", bound=BalancedText[Any])
+"""A claim, or a data set's own kind of it."""
+
+
+@dataclass(frozen=True)
+class BalancedTextScenes(Generic[AnyBalancedText]):
+    """A claim, with a scene for each of its answers."""
+
+    number: int
+    """Its number in the split, from 0."""
+    rng: Generator
+    """For what else the data set has to draw."""
+    claim: AnyBalancedText
+    """The text and its answers."""
+    scenes: list[Scene]
+    """One a answer, in the order of the claim's answers."""
+
+
+class DataSetWriter:
+    """A folder of data sets while it is written; it knows which images and texts they have asked for."""
+
+    def __init__(
+        self, world: World, folder: Path, train: int, held: int, shortcut: float = 0.0
+    ) -> None:
+        """`train`, `held`: most examples of a training split, and of any other."""
+        self.world = world
+        self.shortcut = shortcut
+        """Share of the questions of VCR whose text tells the answer."""
+        self.folder = folder
+        self.train = train
+        self.held = held
+        self.images: dict[str, Scene] = {}
+        """What the images show, by file name below `images/`."""
+        self.captioned: set[str] = set()
+        """Those of them that captions tell of, which are also written as a blind teacher's control."""
+        self.texts: set[str] = set()
+        """Every text that a model may meet, and VQA's answers."""
+        self.counts: dict[str, int] = {}
+        """Examples by data set and split."""
+        self.shape = {"width": world.config.size, "height": world.config.size}
+        self._pools: dict[int, list[Scene]] = {}
+
+    def max_examples(self, split: str) -> int:
+        """Most examples of a split."""
+        return self.train if split == "train" else self.held
+
+    def scenes(self, split: str) -> list[Scene]:
+        """As many scenes as the split has examples, all of two things that do not look the same."""
+        pool = POOLS[split]
+        if pool not in self._pools:
+            self._pools[pool] = self._two_things(pool)
+        return self._pools[pool]
+
+    def _two_things(self, pool: int) -> list[Scene]:
+        most = self.train if pool == POOLS["train"] else self.held
+        scenes: list[Scene] = []
+        for image_id in count(pool * DEV_IMAGES + 1):
+            if len(scenes) >= most:
+                break
+            scene = self.world.scene(image_id)
+            if len({thing.attributes for thing in scene.things}) == 2:
+                scenes.append(scene)
+        return scenes
+
+    def balanced_texts(
+        self,
+        name: str,
+        split: str,
+        draw: Callable[[Generator], AnyBalancedText],
+        scenes_each: int = 1,
+    ) -> Iterator[BalancedTextScenes[AnyBalancedText]]:
+        """Claims with a scene for each answer, `scenes_each` an example; no text is used twice for one scene."""
+        used: set[tuple[str, int]] = set()
+        room = scenes_each * self.max_examples(split)
+        number = 0
+        for key in range(
+            self.max_examples(split)
+        ):  # tries: where scenes are few, some claims find none
+            rng = generator(self.world.config.seed, name, split, key)
+            claim = draw(rng)
+            start = int(rng.integers(len(self.scenes(split))))
+            if len(claim.answers) > room:
+                continue
+            scenes = self._scenes_for(claim, split, start, used)
+            if scenes is None:
+                continue
+            used.update((claim.text, scene.image_id) for scene in scenes)
+            yield BalancedTextScenes(number, rng, claim, scenes)
+            self.texts.add(claim.text.translate(TAGS_AS_WORDS))
+            room -= len(scenes)
+            number += 1
+        made = scenes_each * self.max_examples(split) - room
+        self.counts[f"{name} {split}"] = made // scenes_each
+
+    def _scenes_for(
+        self, claim: BalancedText[Any], split: str, start: int, used: set[tuple[str, int]]
+    ) -> list[Scene] | None:
+        """A scene for each answer, the first ones from number `start` on; None if there are not enough."""
+        scenes = self.scenes(split)
+        chosen: dict[int, Scene] = {}
+        for scene in scenes[start:] + scenes[:start]:
+            if (claim.text, scene.image_id) in used:
+                continue
+            answer = claim.answer_of(scene)
+            if answer is None:
+                continue
+            for place, wanted in enumerate(claim.answers):
+                if wanted == answer and place not in chosen:
+                    chosen[place] = scene
+                    break
+            if len(chosen) == len(claim.answers):
+                return [chosen[place] for place in range(len(chosen))]
+        return None
+
+    def box(self, scene: Scene, thing: int) -> list[int]:
+        """x, y, width, height of a thing's cell: a box that fits would tell size and shape to who sees no pixel."""
+        corner = scene.things[thing]
+        return [corner.x, corner.y, self.world.cell, self.world.cell]
+
+    def coco_instances(self, images: Sequence[tuple[int, str]]) -> JsonObject:
+        """COCO's instances of images by number and file; annotations are numbered 2 n and 2 n + 1 of image n."""
+        listed = []
+        notes = []
+        for number, file in images:
+            listed.append({"id": number, "file_name": file, **self.shape})
+            scene = self.images[file]
+            for i in range(len(scene.things)):
+                note = {
+                    "id": 2 * number + i,
+                    "image_id": number,
+                    "category_id": category_of(scene, i),
+                    "iscrowd": 0,
+                    "bbox": [float(side) for side in self.box(scene, i)],
+                    "area": self.world.cell**2,
+                }
+                notes.append(note)
+        categories = []
+        for number, shape in enumerate(SHAPES, 1):
+            categories.append({"id": number, "name": shape, "supercategory": "thing"})
+        return {
+            "info": {},
+            "licenses": [],
+            "images": listed,
+            "annotations": notes,
+            "categories": categories,
+        }
+
+    def write_rows(self, path: str, *rows: object) -> None:
+        """Write a file below the folder, a row a line: strings as they are, anything else as JSON."""
+        lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
+        write_lines(self.folder / path, lines)
+
+    def close(self) -> None:
+        """Write the images, their boxes, all texts, and last `tasks.json`, which marks a complete folder."""
+        pictures: dict[int, bytes] = {}
+        for file, scene in self.images.items():
+            if scene.image_id not in pictures:
+                pictures[scene.image_id] = self._png(scene)
+            path = self.folder / "images" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, pictures[scene.image_id])
+        if self.world.config.control_images:
+            self._write_blind()
+        numbered = list(enumerate(sorted(self.images), 1))
+        self.write_rows("instances.json", self.coco_instances(numbered))
+        self.write_rows("texts.txt", *sorted(self.texts))
+        settings = asdict(self.world.config)
+        self.write_rows("tasks.json", {"world": settings, "examples": self.counts})
+
+    def _write_blind(self) -> None:
+        """The captioned images once more, below `blind/images/`: things in the same places, every look redrawn.
+
+        Captions tell looks of all things here, not only of unnamed ones, so all are redrawn, unlike `World.scene`'s.
+        """
+        for file in sorted(self.captioned):
+            scene = self.images[file]
+            rng = generator(self.world.config.seed, "blind tasks", scene.image_id)
+            things = tuple(
+                replace(thing, attributes=draw_attributes(rng)) for thing in scene.things
+            )
+            path = self.folder / "blind" / "images" / file
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_whole(path, self._png(replace(scene, things=things)))
+
+    def _png(self, scene: Scene) -> bytes:
+        """A picture as PNG whatever its file is called: readers look inside, and JPEG blurs textures this fine."""
+        stream = io.BytesIO()
+        picture = Image.fromarray(self.world.render_scene(scene))
+        picture.save(stream, "PNG", compress_level=1)
+        return stream.getvalue()
+
+
+def category_of(scene: Scene, thing: int) -> int:
+    """The number of a thing's category in COCO's instances: its shape, from 1."""
+    return SHAPES.index(scene.things[thing].attributes[1]) + 1

@@ -1,0 +1,166 @@
+"""Adversarial training of text and regions: VILLA (Gan et al. 2020, Section 3), as its release has it."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import replace
+
+import torch
+import torch.nn.functional as F
+from accelerate import PartialState
+from torch import Tensor
+
+from groundling.core.batch import Perturbation
+from groundling.core.errors import InputError
+from groundling.settings.objectives import AdversarialSettings
+from groundling.training.training_steps import (
+    MicroBatchContext,
+    Terms,
+    TrainingStep,
+    TrainingStepSpec,
+)
+
+MODALITIES = {
+    "both": (("text", "regions"),),
+    "text": (("text",),),
+    "image": (("regions",),),
+    "alternate": (("text",), ("regions",)),
+}
+"""What is perturbed in each pass of an ascent step."""
+SMALLEST = 1e-8
+"""Norm of a gradient below which a step is shorter."""
+LOWEST = -1e4
+"""Logit of what is not there, such as a region: heads say -inf."""
+
+
+class VillaStep(TrainingStep):
+    """A clean pass, then passes with a perturbation that climbs their loss; the gradients of the latter add up.
+
+    The clean pass has no loss of its own, but is not detached: its answers are what the perturbed passes' are kept
+    close to, by the symmetric divergence of their softmaxes, also where a head is trained with sigmoids. A perturbation
+    begins at zero, so the first perturbed pass differs from the clean one by its dropout alone: no two passes share a
+    dropout mask. It is added to word embeddings and to regions' features (`Perturbation`), padding and special pieces
+    included. Each row of the model's input has a step of its own size, however long it is; the choices of a multiple
+    choice, and the two images of NLVR2, are rows. Source: zhegan27/VILLA, train_vcr_adv.py, train_vqa_adv.py.
+
+    In pre-training the same holds for every objective whose head gives logits (the authors' code for it was not
+    released); a step without any has no divergence.
+    """
+
+    compares_logits = True
+
+    def __init__(self, options: AdversarialSettings) -> None:
+        self.passes = options.adversarial_steps
+        self.size = options.adversarial_lr
+        self.norm = 2.0 if options.adversarial_norm == "l2" else math.inf
+        self.weight = options.adversarial_kl_weight
+        self.mean = options.adversarial_kl_reduction == "mean"
+        self.modality = options.adversarial_modality
+        self.noted = False
+
+    def __call__(self, micro: MicroBatchContext) -> Terms:
+        """Terms of the perturbed passes, averaged over them, and the weighted `divergence` of a step's answers."""
+        clean: Mapping[str, Tensor] = {}
+        if self.weight:
+            clean = micro.forward(micro.batch).logits
+            self._note_no_logits(clean)
+        change = Perturbation.zeros(micro.batch, micro.sizes)
+        parts = self._parts(change)
+        number_of_passes = self.passes * len(parts)
+        logged: dict[str, Tensor] = {}
+        for number in range(number_of_passes):
+            turn = number % len(parts)
+            if turn == 0:
+                change = _require_grad(change)
+            perturbed = replace(micro.batch, perturbation=_select_parts(change, parts[turn]))
+            terms, heads = micro.forward(perturbed)
+            if clean:
+                terms["divergence"] = self.weight * self._divergence(
+                    clean, heads, micro.logit_counts
+                )
+            terms = {term: value / number_of_passes for term, value in terms.items()}
+            is_last = number + 1 == number_of_passes
+            micro.backward(micro.loss(terms), retain_graph=bool(clean) and not is_last)
+            for term, value in terms.items():
+                logged[term] = logged.get(term, torch.zeros_like(value)) + value.detach()
+            if turn + 1 == len(parts) and not is_last:
+                change = Perturbation(self._ascend(change.text), self._ascend(change.regions))
+        return logged
+
+    def _parts(self, change: Perturbation) -> list[tuple[str, ...]]:
+        """What each pass perturbs, of what this batch has; raises InputError if that is nothing."""
+        there = [name for name, part in vars(change).items() if part is not None]
+        parts = []
+        for wanted in MODALITIES[self.modality]:
+            part = tuple(name for name in wanted if name in there)
+            if part:
+                parts.append(part)
+        if not parts:
+            raise InputError(
+                f"--adversarial-modality {self.modality}: this data or model has no {MODALITIES[self.modality][0][0]} "
+                f"to perturb, only {there[0]}"
+            )
+        return parts
+
+    def _divergence(
+        self,
+        clean: Mapping[str, Tensor],
+        heads: Mapping[str, Tensor],
+        answered: Mapping[str, Tensor],
+    ) -> Tensor:
+        """Symmetric divergence () of all heads, each a mean over what it answers for in the whole step."""
+        apart = []
+        for name, answer in clean.items():
+            divergence = _symmetric_kl(answer, heads[name])
+            if self.mean:
+                divergence = divergence / answer.shape[-1]
+            apart.append(divergence / answered[name].clamp(min=1))
+        return torch.stack(apart).sum()
+
+    def _ascend(self, part: Tensor | None) -> Tensor | None:
+        """A perturbation (N, S, E) after a step of one size for each row."""
+        if part is None or part.grad is None:
+            return part
+        gradient = part.grad
+        length = torch.linalg.vector_norm(gradient, self.norm, dim=(1, 2), keepdim=True)
+        return part.detach() + self.size * gradient / length.clamp(min=SMALLEST)
+
+    def _note_no_logits(self, heads: Mapping[str, Tensor]) -> None:
+        """Say once that a step has nothing to compare."""
+        if heads or self.noted:
+            return
+        self.noted = True
+        if PartialState().is_main_process:
+            print(
+                "note: no objective of a step gives logits, so --training-step villa leaves its divergence out there",
+                file=sys.stderr,
+            )
+
+
+def _require_grad(change: Perturbation) -> Perturbation:
+    """The same perturbation, ready to collect a gradient."""
+    for part in (change.text, change.regions):
+        if part is not None:
+            part.requires_grad_()
+    return change
+
+
+def _select_parts(change: Perturbation, parts: tuple[str, ...]) -> Perturbation:
+    """Some parts of a perturbation."""
+    return Perturbation(
+        change.text if "text" in parts else None, change.regions if "regions" in parts else None
+    )
+
+
+def _symmetric_kl(one: Tensor, other: Tensor) -> Tensor:
+    """Both divergences of softmaxes over the last axis, summed to ()."""
+    first = F.log_softmax(one.float().clamp(min=LOWEST), -1)
+    second = F.log_softmax(other.float().clamp(min=LOWEST), -1)
+    forth = F.kl_div(second, first, reduction="sum", log_target=True)
+    back = F.kl_div(first, second, reduction="sum", log_target=True)
+    return forth + back
+
+
+VILLA = TrainingStepSpec("villa", VillaStep)

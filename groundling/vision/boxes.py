@@ -1,0 +1,293 @@
+"""Where the regions are: a Hugging Face detector's boxes, those of others' files, or a grid."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from PIL import Image
+from transformers import AutoModelForObjectDetection
+
+from groundling.core.errors import InputError, first_line
+from groundling.data.regions.annotations import (
+    BoxAnnotation,
+    Detection,
+    are_detections,
+    class_names,
+    read_detections,
+    read_instances,
+    read_vcr_objects,
+)
+from groundling.data.regions.store import clip_boxes
+from groundling.models.loading import load_config, load_processor, load_weights
+from groundling.runs.folder import read_json
+
+
+@dataclass(frozen=True)
+class ImageBoxes:
+    """The boxes of one image: a detector's best first, annotated ones as they are numbered, a grid's row by row."""
+
+    boxes: np.ndarray
+    """(R, 4) float32: x1, y1, x2, y2 as shares of width and height."""
+    confidence: np.ndarray
+    """(R,) float32."""
+    classes: np.ndarray | None = None
+    """(R, C) a distribution without a no-object column, or (R,) one class each."""
+    left_out: int = 0
+    """Boxes that were empty or outside the image."""
+    annotated_order: bool = False
+    """They are an image's annotated objects alone, in the order of their file; maybe not all of them, see above."""
+    appended_detections: int = 0
+    """How many of them, the last ones, a detector found beside annotated ones."""
+    segments: Path | None = None
+    """VCR's json, which knows what objects fill of their boxes; read with the image, since masks take their time."""
+
+
+class AnnotatedBoxes(NamedTuple):
+    """What files say of one image's boxes before it is opened."""
+
+    size: tuple[int, int]
+    """Width and height in pixels of the image that annotators saw; 0 where a file of detections does not say."""
+    boxes: ImageBoxes
+    """Annotators' in the order of their file, of confidence 1, then detections, best first; pixels without a size."""
+
+    def for_image_size(self, size: tuple[int, int]) -> ImageBoxes:
+        """The boxes on an image of this width and height; raises InputError if annotators saw another."""
+        if not any(self.size):
+            return _cut(self.boxes, size)
+        if self.size != size:
+            there = f"{size[0]}x{size[1]}"
+            raise InputError(f"{there} pixels, but annotated as {self.size[0]}x{self.size[1]}")
+        return self.boxes
+
+
+@dataclass(frozen=True)
+class DetectionFilter:
+    """Which of a detector's boxes stay, as for bottom-up attention: the confident ones, within bounds."""
+
+    threshold: float = 0.2
+    """Boxes above this confidence stay."""
+    min_boxes: int = 10
+    """But at least so many, where there are as many."""
+    max_boxes: int = 100
+    """And at most so many."""
+    nms_iou: float = 0.7
+    """A box that overlaps a better one by more than this (intersection over union) goes; 1: none does."""
+
+    def __call__(self, boxes: np.ndarray, confidence: np.ndarray) -> np.ndarray:
+        """Indices of (R, 4) boxes that stay, by confidence; fewer than `least` only where there are no more."""
+        chosen: list[int] = []
+        for at in np.argsort(-confidence, kind="stable"):
+            enough = len(chosen) >= self.min_boxes and confidence[at] <= self.threshold
+            if enough or len(chosen) >= self.max_boxes:
+                break
+            if not chosen or box_iou(boxes[at], boxes[chosen]).max() <= self.nms_iou:
+                chosen.append(int(at))
+        return np.array(chosen, np.int64)
+
+
+def box_iou(box: np.ndarray, others: np.ndarray) -> np.ndarray:
+    """Intersection over union of a box (4,) with others (R, 4): (R,)."""
+    sides = np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2])
+    both = sides.clip(0).prod(1)
+    area = (box[2:] - box[:2]).prod()
+    areas = (others[:, 2:] - others[:, :2]).prod(1)
+    return both / (area + areas - both)
+
+
+class Detector:
+    """A model of the DETR family: softmax with a last no-object column (DETR, YOLOS), or sigmoids (RT-DETR, D-FINE)."""
+
+    def __init__(self, source: str | Path, keep: DetectionFilter, device: str = "cpu") -> None:
+        """`source` is a hub id or a folder with model and image processor; raises InputError if it does not load."""
+        config = load_config(source)
+        self.keep = keep
+        self.device = device
+        self.processor = load_processor(source)
+        try:
+            self.model = load_weights(AutoModelForObjectDetection, source).eval().to(device)
+        except ImportError as error:  # older DETR checkpoints take their backbone from timm
+            raise InputError(
+                f"{source}: {first_line(error)}; PekingU/rtdetr_r50vd needs none"
+            ) from None
+        self.names = [str(config.id2label[i]) for i in range(config.num_labels)]
+
+    @torch.no_grad()
+    def __call__(self, images: Sequence[Image.Image]) -> list[ImageBoxes]:
+        """Boxes of RGB images of one size (so that none is padded)."""
+        inputs = self.processor(images=list(images), return_tensors="pt").to(self.device)
+        out = self.model(**inputs)
+        logits = out.logits.float()  # (images, queries, classes, and maybe "no object")
+        # One column more than classes: that one is "no object", which no region is.
+        has_none = logits.shape[-1] > len(self.names)
+        scores = logits.softmax(-1)[..., :-1] if has_none else logits.sigmoid()
+        centre, sides = out.pred_boxes.float().split(2, -1)
+        corners = torch.cat([centre - sides / 2, centre + sides / 2], -1)
+        return [
+            self._best(of_image.cpu().numpy(), places.cpu().numpy())
+            for of_image, places in zip(scores, corners, strict=True)
+        ]
+
+    def _best(self, scores: np.ndarray, corners: np.ndarray) -> ImageBoxes:
+        """The boxes to keep, of all scores (Q, C) and corners (Q, 4) of an image."""
+        cut, good = clip_boxes(
+            corners.clip(0, 1)
+        )  # a detector's box may reach out anyhow: it is cut
+        scores = scores[good]
+        cut = cut[good]
+        kept = self.keep(cut, scores.max(1))
+        distribution = scores[kept] / scores[kept].sum(1, keepdims=True)
+        return ImageBoxes(cut[kept], scores[kept].max(1), distribution, int((~good).sum()))
+
+
+def grid_boxes(side: int) -> ImageBoxes:
+    """`side` x `side` equal boxes, row by row, of confidence 1."""
+    edge = np.arange(side)
+    rows, columns = np.meshgrid(edge, edge, indexing="ij")
+    y = rows.reshape(-1)
+    x = columns.reshape(-1)
+    boxes = np.stack([x, y, x + 1, y + 1], 1) / side
+    return ImageBoxes(boxes.astype(np.float32), np.ones(side * side, np.float32))
+
+
+def read_annotated_boxes(*sources: str | Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
+    """Boxes that exist already, by image file: annotated ones, detected ones, or both of every image.
+
+    Sources are COCO's instances json and MAttNet's detections; or one folder, VCR's `vcr1images`, with a json beside
+    each image. Also the names of the classes, in the order of their ids. Crowds are kept; annotated boxes stay in the
+    file's order. Of detections without annotations, the images are train2014's, as RefCOCO's are. Raises InputError on
+    another layout, a file listed twice, and detections of an image or a class that the annotations lack.
+    """
+    if len(sources) == 1 and Path(sources[0]).is_dir():
+        return _of_vcr(Path(sources[0]))
+    known = _CocoFiles()
+    detections: list[tuple[str | Path, list[Detection]]] = []
+    for source in sources:
+        if Path(source).is_dir():
+            raise InputError(f"{source}: boxes of a folder (VCR's) go with no other ones")
+        content = _content(source)
+        if are_detections(content):
+            detections.append((source, read_detections(source, content)))
+        else:
+            known.add_instances(source, content)
+    has_annotations = bool(known.files)
+    for source, found in detections:
+        known.add_detections(source, found, has_annotations)
+    return known.boxes()
+
+
+def _content(source: str | Path) -> Any:
+    """A file's JSON; raises InputError for an empty list."""
+    content = read_json(Path(source))
+    if content == []:
+        raise InputError(f"{source}: holds no detections")
+    return content
+
+
+class _CocoFiles:
+    """Images, classes and boxes of COCO's files, as they are read."""
+
+    def __init__(self) -> None:
+        self.files: dict[Hashable, str] = {}
+        self.listed: set[str] = set()
+        self.sizes: dict[Hashable, tuple[int, int]] = {}
+        self.notes: dict[Hashable, list[BoxAnnotation]] = {}
+        self.names: dict[int, str] = {}
+        self.detected: set[Hashable] = set()
+
+    def add_instances(self, path: str | Path, content: Any) -> None:
+        """The images and annotations of COCO's instances json."""
+        read = read_instances(Path(path), content).require_valid()
+        for category, name in read.names.items():
+            self._add_class(path, category, name)
+        for number, file in read.files.items():
+            if number in self.files or file in self.listed:
+                raise InputError(f"{path}: {file} is listed twice")
+        self.listed |= read.listed
+        self.files |= read.files
+        self.sizes |= read.sizes
+        self.notes |= read.notes
+
+    def add_detections(
+        self, path: str | Path, found: Sequence[Detection], has_annotations: bool
+    ) -> None:
+        """Detected boxes, of images and classes that annotations name, where there are annotations."""
+        for number, one in enumerate(found):
+            where = f"{path}, entry {number}"
+            if not one.category:
+                raise InputError(f"{where}: no category_id, which a store needs")
+            if has_annotations and one.image not in self.files:
+                raise InputError(f"{where}: image {one.image} is not among the annotations' images")
+            if has_annotations and one.category not in self.names:
+                raise InputError(f"{where}: class {one.category} is not among the annotations'")
+            if has_annotations and one.name:
+                self._add_class(path, one.category, one.name)
+            if not has_annotations:
+                self._add_class(path, one.category, one.name or str(one.category))
+                file = f"COCO_train2014_{one.image:012d}.jpg"
+                self.files.setdefault(one.image, file)
+                self.sizes.setdefault(one.image, (0, 0))
+            box = BoxAnnotation(one.corners.tolist(), one.category, one.score)
+            self.notes.setdefault(one.image, []).append(box)
+            self.detected.add(one.image)
+
+    def boxes(self) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
+        """Every image's boxes by its file, and the names of the classes."""
+        order = sorted(self.names)
+        place = {category: at for at, category in enumerate(order)}
+        found = {}
+        for image, file in self.files.items():
+            size = self.sizes[image]
+            boxes = replace(
+                _boxes(self.notes[image], place), annotated_order=image not in self.detected
+            )
+            found[file] = AnnotatedBoxes(size, _cut(boxes, size) if any(size) else boxes)
+        return found, [self.names[category] for category in order]
+
+    def _add_class(self, path: str | Path, category: int, name: str) -> None:
+        if self.names.setdefault(category, name) != name:
+            raise InputError(
+                f"{path}: class {category} is {name!r} here and {self.names[category]!r} elsewhere"
+            )
+
+
+def _boxes(notes: Sequence[BoxAnnotation], place: Mapping[int, int]) -> ImageBoxes:
+    """An image's boxes in pixels, the most confident first; `place`: number of a class by its id."""
+    ordered = sorted(notes, key=lambda note: -note.confidence)
+    return ImageBoxes(
+        np.array([note.corners for note in ordered], float).reshape(-1, 4),
+        np.array([note.confidence for note in ordered], np.float32),
+        np.array([place[note.category] for note in ordered], np.int64),
+    )
+
+
+def _cut(boxes: ImageBoxes, size: tuple[int, int]) -> ImageBoxes:
+    """Boxes in pixels as shares of an image of this width and height, without those that are empty or outside."""
+    shares = boxes.boxes.astype(np.float32) / np.array(size * 2, np.float32)
+    cut, kept = clip_boxes(shares)
+    classes = None if boxes.classes is None else boxes.classes[kept]
+    left_out = int((~kept).sum())
+    return ImageBoxes(cut[kept], boxes.confidence[kept], classes, left_out, boxes.annotated_order)
+
+
+def _of_vcr(folder: Path) -> tuple[dict[str, AnnotatedBoxes], list[str]]:
+    """As `annotated`; confidence is 1 for all, which keeps them in the order of the tags' numbers."""
+    stills = {path: read_vcr_objects(path) for path in sorted(folder.rglob("*.json"))}
+    if not stills:
+        raise InputError(
+            f"{folder}: holds no json; expected VCR's vcr1images, or a COCO instances json"
+        )
+    names = class_names(name for objects in stills.values() for name in objects.names)
+    number = {name: at for at, name in enumerate(names)}
+    boxes = {}
+    for path, objects in stills.items():
+        file = path.relative_to(folder).with_suffix(".jpg").as_posix()
+        confidence = np.ones_like(objects.confidence)
+        classes = np.array([number[name] for name in objects.names], np.int64)
+        found = ImageBoxes(objects.boxes, confidence, classes, annotated_order=True, segments=path)
+        boxes[file] = AnnotatedBoxes(objects.size, found)
+    return boxes, names

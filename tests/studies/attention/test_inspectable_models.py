@@ -1,0 +1,202 @@
+"""Models of transformers as guests: what they say and attend to is what transformers' own call gives."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders.regions import store
+from homes import put
+from transformers import (
+    BertTokenizer,
+    LxmertForPreTraining,
+    VisualBertConfig,
+    VisualBertForPreTraining,
+)
+
+from groundling.core.batch import Batch, Example, collate
+from groundling.core.errors import InputError
+from groundling.models.attention import AttentionMap, PositionKind
+from groundling.settings.fields import make_settings
+from groundling.studies.attention.commands import MODALITY, AttentionSettings, ModalityConfig
+from groundling.studies.attention.forward_passes import (
+    AttentionBatch,
+    AttentionPass,
+    RaggedSampleArrays,
+    run_passes_here,
+)
+from groundling.studies.attention.inspected_models import RegionModel
+from groundling.studies.attention.models.lxmert import Lxmert
+from groundling.vision_language.loading import load_encoder
+
+NAMES = [f"image{n}" for n in range(4)]
+
+
+@pytest.fixture(scope="module")
+def words() -> BertTokenizer:
+    return toys.bert_words()
+
+
+@pytest.fixture(scope="module")
+def visualbert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -> Path:
+    torch.manual_seed(0)
+    sizes = {"max_position_embeddings": 64, "visual_embedding_dim": 12, **toys.SMALL, **toys.SPREAD}
+    model = VisualBertForPreTraining(VisualBertConfig(vocab_size=len(words), **sizes))
+    return homes.home(tmp_path_factory.mktemp("visualbert"), model, words)
+
+
+@pytest.fixture(scope="module")
+def lxmert(tmp_path_factory: pytest.TempPathFactory, words: BertTokenizer) -> Path:
+    return homes.home(tmp_path_factory.mktemp("lxmert"), toys.lxmert(words), words)
+
+
+def batch_of(count: int = 5) -> Batch:
+    return collate(toys.seen(count).get(range(count), ()))
+
+
+def maps_of(model: torch.nn.Module, batch: Batch) -> dict[str, list[AttentionMap]]:
+    found: dict[str, list[AttentionMap]] = {}
+    with torch.no_grad():
+        model(batch, lambda one: found.setdefault(one.name, []).append(one))
+    return found
+
+
+def close(one: torch.Tensor, other: torch.Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_maps_of_visualbert_are_transformers_own(visualbert: Path) -> None:
+    theirs = VisualBertForPreTraining.from_pretrained(
+        visualbert, attn_implementation="eager"
+    ).eval()
+    batch = batch_of()
+    with torch.no_grad():
+        expected = theirs.visual_bert(
+            input_ids=batch.text.input_ids,
+            attention_mask=batch.text.attention_mask.long(),
+            token_type_ids=batch.text.token_type_ids,
+            visual_embeds=batch.regions.features,
+            visual_attention_mask=batch.regions.mask.long(),
+            visual_token_type_ids=batch.regions.image_index,
+            output_attentions=True,
+        ).attentions
+    maps = maps_of(load_encoder(visualbert), batch)["self"]
+    inside = torch.cat([batch.text.attention_mask, batch.regions.mask], 1)
+    assert len(maps) == len(expected) == 2 and not inside.all()
+    for one, other in zip(maps, expected, strict=True):
+        rows = one.weights.transpose(1, 2)[inside]
+        close(rows, other.transpose(1, 2)[inside])
+        assert ((one.columns.kinds == PositionKind.PADDING) == ~inside).all()
+
+
+def test_lxmert_is_transformers_own(lxmert: Path) -> None:
+    theirs = LxmertForPreTraining.from_pretrained(lxmert).eval()
+    model = load_encoder(lxmert)
+    assert isinstance(model, Lxmert)
+    batch = batch_of()
+    text, regions = batch.text, batch.regions
+    assert not text.attention_mask.all() and not regions.mask.all()
+    with torch.no_grad():
+        expected = theirs.lxmert(
+            input_ids=text.input_ids,
+            attention_mask=text.attention_mask.long(),
+            token_type_ids=text.token_type_ids,
+            visual_feats=regions.features,
+            visual_pos=regions.boxes,
+            visual_attention_mask=regions.mask.long(),
+            output_attentions=True,
+        )
+        found = model(batch)
+    close(found.text, expected.language_output)
+    close(found.visual, expected.vision_output)
+    close(found.pooler_output, expected.pooled_output)
+    maps = maps_of(model, batch)
+    counts = {name: [one.layer for one in some] for name, some in maps.items()}
+    assert counts == {
+        "text over text": [0, 1, 2, 3],
+        "regions over regions": [0, 1, 2],
+        "text over regions": [0, 1],
+        "regions over text": [0, 1],
+    }
+    for name, theirs_of_name in (
+        ("text over text", expected.language_attentions),
+        ("regions over regions", expected.vision_attentions),
+        ("text over regions", expected.cross_encoder_attentions),
+    ):
+        for one, other in zip(maps[name], theirs_of_name, strict=False):
+            close(one.weights, other)
+    for name, some in maps.items():
+        rows, columns = ({"text": text, "regions": regions}[side] for side in name.split(" over "))
+        for one in some:
+            assert one.weights.shape[2:] == (
+                rows.attention_mask.shape[1],
+                columns.attention_mask.shape[1],
+            )
+            assert ((one.columns.kinds == PositionKind.PADDING) == ~columns.attention_mask).all()
+            close(one.weights.sum(-1), torch.ones(one.weights.shape[:-1]))
+            assert not one.weights.transpose(1, 3)[~columns.attention_mask].any()
+    # Afterwards nobody listens, and nothing is asked for.
+    assert not any(part._forward_hooks for part in model.modules())
+
+
+class Kept(RaggedSampleArrays):
+    """The largest weight of every map of text over regions."""
+
+    def consume(self, seen: AttentionBatch, one: AttentionMap) -> None:
+        if one.name == "text over regions":
+            for place, row in zip(seen.places, one.weights.amax((1, 2, 3)), strict=True):
+                self.put(place, one.layer, np.array(float(row)))
+
+
+@pytest.fixture(scope="module")
+def regions(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return store(tmp_path_factory.mktemp("guests") / "store", NAMES)
+
+
+def test_an_lxmert_takes_part_in_a_pass(lxmert: Path, regions: Path) -> None:
+    device = torch.device("cpu")
+    config = make_settings(AttentionSettings, model=str(lxmert), regions=(str(regions),))
+    examples = [Example(str(n), toys.sentences()[n], images=(NAMES[n],)) for n in range(4)]
+    attended = RegionModel(config, device)
+    seen = []
+    for others in (False, True):
+        kept = Kept()
+        run_passes_here(
+            [AttentionPass(attended.model, partial(attended.samples, examples, others), [kept], 3)]
+        )
+        assert kept.stacked().shape == (4, 2)
+        seen.append(kept.stacked())
+    assert (seen[0] != seen[1]).all(), "looks of other images"
+    kept = Kept()
+    other = RegionModel(
+        make_settings(AttentionSettings, model=str(lxmert), regions=str(regions), untrained=True),
+        device,
+    )  # type: ignore[arg-type]
+    run_passes_here([AttentionPass(other.model, lambda: other.samples(examples), [kept])])
+    assert (kept.stacked() != seen[0]).all()
+
+
+def test_what_guests_cannot_be_asked_is_one_line(
+    lxmert: Path, visualbert: Path, regions: Path, tmp_path: Path
+) -> None:
+    captions = [f"{toys.sentences()[n]}\t{NAMES[n % 4]}.jpg" for n in range(8)]
+    data = str(put(tmp_path / "captions.tsv", "\n".join(captions) + "\n"))
+    given = {"data": data, "regions": str(regions), "cpu": True, "explained": 0}
+    config = make_settings(ModalityConfig, model=str(lxmert), **given)
+    with pytest.raises(InputError, match="two streams"):
+        MODALITY(config, tmp_path / "a")
+    config = make_settings(ModalityConfig, model=str(visualbert), **given)
+    (model,) = MODALITY(config, tmp_path / "b")["models"]
+    assert model["inputs"]["measures"][0].startswith("log-probability"), "HF's own head of words"
+    narrow = str(store(tmp_path / "narrow", NAMES, width=6))
+    for folder in (lxmert, visualbert):
+        with pytest.raises(InputError, match="12"):
+            RegionModel(
+                make_settings(AttentionSettings, model=str(folder), regions=(narrow,)),
+                torch.device("cpu"),
+            )

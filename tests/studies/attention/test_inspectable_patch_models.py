@@ -1,0 +1,497 @@
+"""ViLT and CLIP's towers as guests: patches in place of regions, shown, pointed with, equal to transformers' own."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import torch
+import toys
+from builders.regions import store
+from homes import put
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from transformers import (
+    CLIPImageProcessorPil,
+    CLIPModel,
+    CLIPVisionModel,
+    ViltForMaskedLM,
+    ViltImageProcessorPil,
+)
+
+import groundling
+from groundling.cli import main
+from groundling.core.batch import Batch, Example, GoldBoxes, collate
+from groundling.core.errors import InputError
+from groundling.data.images import read_image
+from groundling.data.regions.samples import RegionDataset, RegionOptions
+from groundling.data.samples import TextDataset
+from groundling.models.attention import AttentionMap, PositionKind
+from groundling.settings.fields import make_settings
+from groundling.studies.attention.commands import MODALITY, AttentionSettings, ModalityConfig
+from groundling.studies.attention.grounding import pointing_game
+from groundling.studies.attention.inspected_models import RegionModel, randomize_weights
+from groundling.studies.attention.models import PatchReader, PatchStore, cut_patches
+from groundling.studies.attention.models.clip import ClipTowers, visible_part
+from groundling.studies.attention.models.vilt import Vilt, load_vilt
+from groundling.studies.attention.page import RankedHeads
+from groundling.studies.attention.page.inspected_model import InspectedModel
+from groundling.vision_language.loading import load_encoder, load_for_inspection
+
+TEXTS = ("a red dog runs", "two cats")
+SIZES = ((70, 40), (33, 50))
+"""Width and height of photos whose grids differ: ViLT cuts 6 x 3 patches, and 4 x 6."""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("patches")
+    homes.vilt(folder / "vilt")
+    clip = homes.seeing_clip(folder / "clip")
+    tower = CLIPModel.from_pretrained(clip).vision_model
+    image = homes.home(folder / "image", tower, None)
+    CLIPImageProcessorPil.from_pretrained(clip).save_pretrained(image)
+    for number, size in enumerate(SIZES):
+        homes.noise(folder / f"photos/{number}.png", size, number)
+    return folder
+
+
+def batch_of(model: PatchReader, place: Path) -> Batch:
+    examples = [Example(f"{n}", text, images=(f"{n}",)) for n, text in enumerate(TEXTS)]
+    texts = TextDataset(examples, model.inputs(128)[0])
+    store = PatchStore(model, {f"{n}": place / f"photos/{n}.png" for n in range(2)})
+    samples = RegionDataset(
+        texts, store, RegionOptions(model.reads_whole_image, model.has_inclusive_boxes)
+    )
+    return collate(samples.get(range(2), ()))
+
+
+def told(model: PatchReader, batch: Batch) -> tuple[Any, dict[str, list[AttentionMap]]]:
+    found: dict[str, list[AttentionMap]] = {}
+    with torch.no_grad():
+        encoded = model(batch, lambda one: found.setdefault(one.name, []).append(one))
+    return encoded, found
+
+
+def close(one: Tensor, other: Tensor) -> None:
+    torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+# -- equal to transformers' own ----------------------------------------------------------------------------------------
+
+
+def test_vilt_is_transformers_own(place: Path, monkeypatch: Any) -> None:
+    """Which draws an order of patches anew for every photo, and padding patches for the smaller one."""
+    theirs = ViltForMaskedLM.from_pretrained(place / "vilt").vilt.eval().double()
+    processor = ViltImageProcessorPil.from_pretrained(place / "vilt")
+    model = load_encoder(place / "vilt").double()
+    assert isinstance(model, Vilt) and model.region_source == "patches"
+    batch = batch_of(model, place)
+    photos = [read_image(place / f"photos/{n}.png") for n in range(2)]
+    pixels = processor(images=photos, return_tensors="pt")
+    assert not pixels["pixel_mask"].all() and not batch.text.attention_mask.all()
+    drawn: list[Tensor] = []
+    embed = theirs.embeddings.visual_embed
+
+    def recorded(*arguments: Any, **options: Any) -> Any:
+        out = embed(*arguments, **options)
+        drawn.append(out[2][0])
+        return out
+
+    monkeypatch.setattr(theirs.embeddings, "visual_embed", recorded)
+    texts = {"input_ids": batch.text.input_ids, "attention_mask": batch.text.attention_mask.long()}
+    with torch.no_grad():
+        expected = theirs(
+            **texts, **pixels, token_type_ids=batch.text.token_type_ids, output_attentions=True
+        )
+    encoded, maps = told(model, batch)
+    assert len(maps["self"]) == len(expected.attentions) == 2
+    pieces = batch.text.input_ids.shape[1]
+    close(encoded.pooler_output, expected.pooler_output)
+    for row, (high, wide) in enumerate(((3, 6), (6, 4))):
+        own = [place for place in range(pieces) if batch.text.attention_mask[row, place]]
+        here = own + [pieces + n for n in range(1 + high * wide)]
+        # Where each of our patches, row by row, stands in their order.
+        order = {(y, x): n for n, (y, x) in enumerate(drawn[0][row].tolist())}
+        patches = [order[y, x] for y in range(high) for x in range(wide)]
+        there = own + [pieces] + [pieces + 1 + n for n in patches]
+        ours = torch.cat([encoded.text, encoded.visual], 1)
+        close(ours[row, here], expected.last_hidden_state[row, there])
+        for one, other in zip(maps["self"], expected.attentions, strict=True):
+            close(one.weights[row][:, here][:, :, here], other[row][:, there][:, :, there])
+            kinds = one.columns.kinds[row]
+            assert (kinds[here] != PositionKind.PADDING).all()
+            assert (kinds == PositionKind.PADDING).sum() == len(kinds) - len(here)
+            assert (
+                kinds[pieces] == PositionKind.IMAGE_CLASS
+                and kinds[pieces + 1] == PositionKind.REGION
+            )
+    assert not any(part._forward_hooks for part in model.modules())
+
+
+def test_clips_towers_are_transformers_own(place: Path) -> None:
+    theirs = CLIPModel.from_pretrained(place / "clip", attn_implementation="eager").eval()
+    processor = CLIPImageProcessorPil.from_pretrained(place / "clip")
+    model = load_for_inspection(place / "clip")
+    assert isinstance(model, ClipTowers)
+    batch = batch_of(model, place)
+    photos = [read_image(place / f"photos/{n}.png") for n in range(2)]
+    with torch.no_grad():
+        image = theirs.vision_model(
+            **processor(images=photos, return_tensors="pt"), output_attentions=True
+        )
+        text = theirs.text_model(
+            input_ids=batch.text.input_ids,
+            attention_mask=batch.text.attention_mask.long(),
+            output_attentions=True,
+        )
+    encoded, maps = told(model, batch)
+    close(encoded.visual, image.last_hidden_state)
+    inside = batch.text.attention_mask
+    close(encoded.text[inside], text.last_hidden_state[inside])
+    assert list(maps) == ["image over image", "text over text"]
+    for some, expected in zip(maps.values(), (image, text), strict=True):
+        assert [one.layer for one in some] == [0, 1]
+        for one, other in zip(some, expected.attentions, strict=True):
+            close(one.weights, other)
+
+
+def test_a_tower_alone(place: Path) -> None:
+    model = load_for_inspection(place / "image")
+    assert isinstance(model, ClipTowers) and model.inputs(9) == (None, None)
+    whole = load_for_inspection(place / "clip")
+    batch = batch_of(whole, place)
+    with torch.no_grad():
+        close(model(batch).visual, whole(batch).visual)
+    assert isinstance(whole.image, CLIPVisionModel) and model.text is None
+
+
+# -- patches -----------------------------------------------------------------------------------------------------------
+
+
+def sloping(size: tuple[int, int]) -> Image.Image:
+    """A photo that is redder to the right and greener further down."""
+    x, y = ((np.arange(side) + 0.5) / side * 255 for side in size)
+    red, green = np.meshgrid(x, y)
+    return Image.fromarray(np.stack([red, green, 0 * red], -1).round().astype(np.uint8))
+
+
+SQUARE = {"height": 64, "width": 64}
+PROCESSORS = {
+    "middle": CLIPImageProcessorPil(size={"shortest_edge": 64}, crop_size=SQUARE),
+    "a wider middle": CLIPImageProcessorPil(size={"shortest_edge": 96}, crop_size=SQUARE),
+    "squeezed": CLIPImageProcessorPil(size=SQUARE, do_center_crop=False),
+    "as it is": CLIPImageProcessorPil(do_resize=False, crop_size=SQUARE),
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+@pytest.mark.parametrize("size", [(300, 200), (131, 257)])
+def test_boxes_are_where_patches_are_from(name: str, size: tuple[int, int]) -> None:
+    processor = PROCESSORS[name]
+    made = processor(images=sloping(size), do_normalize=False, return_tensors="np")
+    row = cut_patches(made["pixel_values"][0], 16, visible_part(processor, size, 64))
+    assert len(row) == 17 and row.is_whole_image.tolist() == [True] + [False] * 16
+    centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2
+    colours = row.features[1:].reshape(16, 3, 16, 16).mean((2, 3))
+    np.testing.assert_allclose(colours[:, :2], centre, atol=0.012)
+
+
+def test_what_lies_outside_of_a_padded_photo_is_told_as_outside() -> None:
+    processor = CLIPImageProcessorPil(do_resize=False, crop_size=SQUARE)
+    np.testing.assert_allclose(visible_part(processor, (32, 64), 64), [-0.5, 0, 1.5, 1])
+
+
+def test_vilts_patches_cover_the_photo_and_stand_upright(place: Path, tmp_path: Path) -> None:
+    model = load_vilt(place / "vilt")
+    row = model.patches(sloping((300, 200)))
+    assert len(row) == 1 + 4 * 6
+    centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2
+    colours = row.features[1:].reshape(24, 3, 8, 8).mean((2, 3)) / 2 + 0.5
+    np.testing.assert_allclose(colours[:, :2], centre, atol=0.03)
+    np.testing.assert_allclose(row.boxes[-1], [5 / 6, 3 / 4, 1, 1], atol=1e-6)
+    turned = Image.Exif()
+    turned[0x0112] = 6
+    path = homes.noise(tmp_path / "turned.png", (40, 70), exif=turned)
+    store = PatchStore(model, {"a": path})
+    upright = model.patches(Image.open(path).transpose(Image.Transpose.ROTATE_270))
+    np.testing.assert_array_equal(store["a"].features, upright.features)
+    assert store.count("a") == len(upright) and "b" not in store
+
+
+def test_a_bound_of_patches_takes_them_evenly(place: Path, tmp_path: Path) -> None:
+    model = load_vilt(homes.vilt(tmp_path / "bound", max_image_length=5))
+    photo = read_image(place / "photos/0.png")
+    every = load_vilt(place / "vilt").patches(photo)
+    row = model.patches(photo)
+    np.testing.assert_array_equal(row.boxes, every.take(np.array([0, 1, 5, 9, 14, 18])).boxes)
+    batch = batch_of(model, place)
+    assert batch.regions.mask.sum(1).tolist() == [6, 6]
+    with torch.no_grad():  # a patch has its place's position, whatever is left out
+        part = model._positions(batch.regions)[0]
+        whole = model._positions(batch_of(load_vilt(place / "vilt"), place).regions)[0]
+    close(part, whole[[0, 1, 5, 9, 14, 18]])
+
+
+def test_random_weights_leave_nothing_of_patches(place: Path) -> None:
+    model = load_vilt(place / "vilt")
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    after = randomize_weights(model).state_dict()
+    kept = [name for name, value in before.items() if torch.equal(value, after[name])]
+    assert all("layernorm" in name.lower() or ".bias" in name for name in kept)
+    assert all(after[name].std() < 0.05 for name in after if "patch_embeddings.projection" in name)
+
+
+@pytest.mark.parametrize("name", ["vilt", "clip"])
+def test_pickled_weights_are_refused(name: str, place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / name, tmp_path / name)
+    weights = load_file(folder / "model.safetensors")
+    (folder / "model.safetensors").unlink()
+    torch.save(weights, folder / "pytorch_model.bin")
+    with pytest.raises(InputError, match=r"pytorch_model.bin: a pickle") as caught:
+        load_for_inspection(folder)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["vilt", "clip"])
+def test_damaged_weights_are_named(name: str, place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / name, tmp_path / name)
+    weights = load_file(folder / "model.safetensors")
+    for key in weights:
+        if "1" in key and ("query.weight" in key or "q_proj.weight" in key):
+            weights[key][:] = torch.nan
+    save_file(weights, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match=rf"{name}: weights of \S+\.1\.\S+ are no numbers"):
+        groundling.visualize(folder, place / "photos/0.png", TEXTS[0], cpu=True)
+
+
+def test_a_processor_that_is_no_object_is_named(place: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(place / "vilt", tmp_path / "vilt")
+    put(folder / "preprocessor_config.json", "[1]")
+    with pytest.raises(InputError, match=r"preprocessor_config\.json is missing"):
+        load_vilt(folder)
+
+
+def test_narrow_photos_are_refused(place: Path) -> None:
+    homes.noise(place / "narrow.png", (600, 8))
+    store = PatchStore(load_vilt(place / "vilt"), {"a": place / "narrow.png"})
+    with pytest.raises(InputError, match=r"narrow\.png: .* 600 x 8 pixels"):
+        store["a"]
+
+
+# -- looked at ---------------------------------------------------------------------------------------------------------
+
+
+def looked_at(place: Path, name: str, text: str = TEXTS[0], **settings: Any) -> Any:
+    source = str(place / name)
+    example = Example("own", text, images=("0",))
+    return InspectedModel(source, "cpu", **settings).view(example, place / "photos/0.png")
+
+
+def test_vilts_words_and_patches_read_each_other(place: Path) -> None:
+    view = looked_at(place, "vilt", "a red doghouse runs")
+    assert view.boxes.are_patches and len(view.boxes.boxes) == 19 and view.boxes.whole[0]
+    assert [word.text for word in view.words] == [
+        *("[CLS]", "a", "red", "doghouse", "runs"),
+        "[SEP]",
+    ]
+    model = load_encoder(place / "vilt")
+    texts = TextDataset([Example("own", "a red doghouse runs", images=("0",))], model.inputs(40)[0])
+    store = PatchStore(model, {"0": place / "photos/0.png"})
+    samples = RegionDataset(texts, store, RegionOptions(model.whole))
+    _, maps = told(model, collate(samples.get([0], ())))
+    weights = maps["self"][1].weights[0].double().numpy()
+    word = samples.get([0], ())[0].text.word_ids
+    own = np.flatnonzero(word == 2)
+    assert len(own) > 1, "a word of several pieces"
+    layer = view.layers[1]
+    pieces = len(word)
+    np.testing.assert_allclose(layer.blocks["boxes", "boxes"], weights[:, pieces:, pieces:])
+    np.testing.assert_allclose(
+        layer.blocks["words", "boxes"][:, 3], weights[:, own, pieces:].mean(1)
+    )
+    np.testing.assert_allclose(
+        layer.blocks["boxes", "words"][..., 3], weights[:, pieces:, own].sum(-1)
+    )
+    packed = view.to_json()
+    assert packed["patches"] and packed["whole"] == [0]
+    assert set(view.box_attention()) == {("self", 0), ("self", 1)}
+
+
+def test_clips_towers_do_not_meet(place: Path) -> None:
+    view = looked_at(place, "clip")
+    assert [(one.name, one.number, list(one.blocks)) for one in view.layers] == [
+        ("image", 0, [("boxes", "boxes")]),
+        ("image", 1, [("boxes", "boxes")]),
+        ("text", 0, [("words", "words")]),
+        ("text", 1, [("words", "words")]),
+    ]
+    for layer in view.layers:
+        for block in layer.blocks.values():
+            np.testing.assert_allclose(block.sum(-1), 1, atol=1e-6)
+    assert view.box_attention() == {}
+    made = groundling.visualize(place / "clip", place / "photos/0.png", TEXTS[0], cpu=True)
+    assert "never meet" in made.models[0][1][0]
+    alone = looked_at(place, "image")
+    assert alone.words == [] and alone.notes == ["This model reads the photo alone."]
+    with pytest.raises(InputError, match="of a layer whose words read boxes"):
+        made.figure(["0-0"])
+
+
+def test_a_text_without_a_photo(place: Path) -> None:
+    made = groundling.visualize(place / "clip", text=TEXTS[0], cpu=True)
+    (view,) = made.entries[0]["views"]
+    assert view["boxes"] == [] and [one["name"] for one in view["layers"]] == ["text", "text"]
+    for name in ("vilt", "image"):
+        with pytest.raises(InputError, match=f"{name}: it looks at photos; pass image="):
+            groundling.visualize(place / name, text=TEXTS[0], cpu=True)
+
+
+def test_too_many_patches_are_refused_before_they_are_packed(place: Path, monkeypatch: Any) -> None:
+    per_layer = 2 * (19 + 6) ** 2
+    monkeypatch.setattr(
+        "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS",
+        per_layer * 4 // 3 + 10,
+    )
+    with pytest.raises(InputError, match=r"19 patches .* pass --layers with at most 1 of them"):
+        looked_at(place, "vilt")
+    monkeypatch.setattr(
+        "groundling.studies.attention.page.attention_views.MAX_PAGE_CHARACTERS", per_layer
+    )
+    with pytest.raises(InputError, match=r"19 patches .*; one layer is too much"):
+        looked_at(place, "vilt")
+
+
+# -- heads and masses --------------------------------------------------------------------------------------------------
+
+
+def test_a_patch_is_right_whose_centre_lies_in_a_gold_box() -> None:
+    """By hand: of 2 x 2 patches on 100 x 80 pixels, one centre lies in the first box, one on the edge of the second."""
+    row = cut_patches(np.zeros((3, 16, 16), np.float32), 8)
+    gold = GoldBoxes(np.array([[0, 0, 30, 25], [70, 60, 75, 80]]), (100, 80))
+    right = pointing_game(Example("a", "a dog", gold_boxes=gold), row)
+    assert right.tolist() == [0, 1, 0, 0, 1]
+
+
+@pytest.fixture(scope="module")
+def referred(place: Path) -> Path:
+    """RefCOCO+'s files about two photos, with one expression each."""
+    images, notes, refs = [], [], []
+    for n, (width, height) in enumerate(SIZES):
+        name = f"COCO_train2014_{n:012d}"
+        homes.noise(place / f"referred/images/{name}.png", (width, height), n)
+        images.append({"id": n, "width": width, "height": height, "file_name": f"{name}.jpg"})
+        notes.append({"id": n, "image_id": n, "category_id": 1, "bbox": [0, 0, 30, 30]})
+        said = [{"sent_id": n, "sent": TEXTS[n]}]
+        refs.append({"split": "val", "ann_id": n, "image_id": n, "sentences": said})
+    about = {"images": images, "annotations": notes, "categories": []}
+    put(place / "referred/instances.json", json.dumps(about))
+    put(place / "referred/refs(unc).p", pickle.dumps(refs, protocol=2))
+    return place / "referred"
+
+
+def test_a_model_of_regions_without_any_is_refused(place: Path) -> None:
+    (place / "regions_model").mkdir()
+    toys.seer().export(place / "regions_model")
+    with pytest.raises(InputError, match="this model reads regions; pass --regions STORE"):
+        RegionModel(AttentionSettings(model=str(place / "regions_model")), torch.device("cpu"))
+
+
+def test_heads_are_scored_by_pointing_under_its_own_name(
+    place: Path, referred: Path, tmp_path: Path, capsys: Any
+) -> None:
+    flags = ["--model", f"{place}/vilt", "--task", "refcoco+", "--data", str(referred)]
+    flags += ["--images", f"{referred}/images", "--min-region-attention", "0", "--cpu"]
+    assert main(["heads", *flags, "--out", str(tmp_path / "out")]) == 0
+    assert "pointing" in capsys.readouterr().err
+    result = json.loads((tmp_path / "out/result.json").read_text())
+    assert result["measure"] == "pointing" and "accuracy" not in result["heads"][0]
+    # A plain restatement: where the last piece looks most, and whether that patch's centre is in the box.
+    model = load_encoder(place / "vilt")
+    hits = np.zeros((2, 4))
+    chances = []
+    for n, (width, height) in enumerate(SIZES):
+        row = model.patches(read_image(referred / f"images/COCO_train2014_{n:012d}.png"))
+        centre = (row.boxes[1:, :2] + row.boxes[1:, 2:]) / 2 * (width, height)
+        right = ((centre >= 0) & (centre <= 30)).all(1)
+        chances.append(right.mean())
+        store = PatchStore(model, {"a": referred / f"images/COCO_train2014_{n:012d}.png"})
+        texts = TextDataset([Example("a", TEXTS[n], images=("a",))], model.inputs(40)[0])
+        (sample,) = RegionDataset(texts, store, RegionOptions(model.whole)).get([0], ())
+        last = len(sample.text.input_ids) - 2
+        _, maps = told(model, collate([sample]))
+        for one in maps["self"]:
+            seen = one.weights[0, :, last, len(sample.text.input_ids) + 1 :]
+            for head, best in enumerate(seen.argmax(-1).tolist()):
+                hits[n, 2 * one.layer + head] = right[best]
+    assert [one["pointing"] for one in result["heads"]] == list(100 * hits.mean(0))
+    assert result["upper_bound"]["value"] == 100 and result["confidence"] is None
+    assert result["chance"]["value"] == round(100 * np.mean(chances), 2)
+    assert RankedHeads.read(tmp_path / "out").by == "pointing in out"
+    drawn = ["figures", "--results", f"{tmp_path}/out", "--formats", "svg"]
+    assert main([*drawn, "--out", str(tmp_path / "drawn")]) == 0
+    assert "pointing, %" in (tmp_path / "drawn/out-heads.svg").read_text()
+
+
+@pytest.mark.parametrize(
+    ("given", "complaint"),
+    [
+        ({"images": ""}, "reads pixels; pass --images FOLDER"),
+        ({"regions": ("x",)}, "reads patches of photos, no regions; leave it out"),
+        ({"max_regions": 3}, "--max-regions 3: .* no regions; leave it out"),
+    ],
+)
+def test_what_patches_have_no_use_for_is_refused(
+    given: dict[str, Any], complaint: str, place: Path
+) -> None:
+    settings = {"model": str(place / "vilt"), "images": str(place / "photos")} | given
+    with pytest.raises(InputError, match=complaint):
+        RegionModel(make_settings(AttentionSettings, **settings), torch.device("cpu"))
+
+
+def test_masses_of_a_vilt(place: Path, tmp_path: Path) -> None:
+    """Its class token is special, its patches are visual; its own heads are not asked."""
+    lines = [f"{text}\t{n}.png" for n, text in enumerate(TEXTS)]
+    data = put(tmp_path / "captions.tsv", "\n".join(lines) + "\n")
+    config = make_settings(
+        ModalityConfig,
+        model=str(place / "vilt"),
+        images=str(place / "photos"),
+        data=str(data),
+        cpu=True,
+        explained=0,
+    )
+    (model,) = MODALITY(config, tmp_path / "out")["models"]
+    assert model["kind"] == "vilt" and model["inputs"]["undefined"]
+    every = sum(np.array(model["by_head"][kind]) for kind in ("visual", "textual", "special"))
+    np.testing.assert_allclose(every, 1, atol=1e-5)
+    text = load_encoder(place / "vilt").inputs(40)[0]
+    samples = TextDataset([Example("a", one) for one in TEXTS], text).get(range(2))
+    pieces = [int((~one.text.special_tokens_mask).sum()) for one in samples]
+    patches = (18, 24)
+    shares = [n / (n + t + 3) for n, t in zip(patches, pieces, strict=True)]
+    assert model["uniform"]["visual"]["mean"] == pytest.approx(np.mean(shares), abs=1e-6)
+
+
+def test_beside_a_model_of_regions(place: Path) -> None:
+    """Each with boxes of its own, about the same photo."""
+    (place / "seer").mkdir()
+    toys.seer().export(place / "seer")
+    store(place / "store", ["0"], size=SIZES[0])
+    made = groundling.visualize(
+        [place / "vilt", place / "seer", place / "clip"],
+        place / "photos/0.png",
+        TEXTS[0],
+        regions=place / "store",
+        cpu=True,
+    )
+    views = made.entries[0]["views"]
+    assert [one["patches"] for one in views] == [True, False, True]
+    assert [len(one["boxes"]) for one in views] == [19, 5, 5]

@@ -1,0 +1,410 @@
+"""What `groundling visualize` makes of models: numbers word by word, pages that hold texts safely, one line for mistakes."""
+
+from __future__ import annotations
+
+import base64
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import homes
+import numpy as np
+import pytest
+import toys
+import transformers as hf
+from builders.attention import TEXT, content_of
+
+import groundling
+from groundling.cli import main
+from groundling.core.batch import Example, collate
+from groundling.core.errors import InputError
+from groundling.data.regions.store import ImageRegions, RegionWriter
+from groundling.models.attention import AttentionMap
+from groundling.studies.attention.commands import VisualizeConfig
+from groundling.studies.attention.page import AttentionPage, make_page
+from groundling.studies.attention.page.attention_views import (
+    MAX_PAGE_CHARACTERS,
+    AttentionView,
+    LayerView,
+    RankedHeads,
+    RegionView,
+    WordView,
+    pack_attention,
+)
+from groundling.studies.attention.page.image_text_pairs import ImageTextPair, select_pairs
+from groundling.studies.attention.page.inspected_model import InspectedModel
+from groundling.vision_language.loading import load_encoder
+from groundling.vision_language.single_stream import SingleStreamModel
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A pre-trained model, a text encoder, two photos and a store of their regions."""
+    folder = tmp_path_factory.mktemp("visualize")
+    model = toys.seer()
+    (folder / "seer").mkdir()
+    model.export(folder / "seer")
+    homes.student(folder / "bert")
+    for name in ("one", "two"):
+        homes.picture(folder / f"photos/{name}.jpg", size=(60, 40))
+    writer = RegionWriter(folder / "store")
+    writer.write(0, [_found(name) for name in ("one", "two")])
+    writer.close({"class_names": list("abcde")})
+    rows = [("one.jpg", "a dog runs", "yes"), ("two.jpg", "two cats wait", "no")]
+    homes.put(folder / "pairs.csv", homes.table(("image", "text", "label"), *rows))
+    return folder
+
+
+def _found(name: str) -> ImageRegions:
+    row = toys.regions(len(name), 3)
+    return ImageRegions(name, (60, 40), row.boxes, row.confidence, row.features, row.classes)
+
+
+def decoded(text: str, heads: int, rows: int, columns: int) -> np.ndarray:
+    """A packed block as the page's script reads it."""
+    raw = base64.b64decode(text)
+    largest = np.frombuffer(raw[: 2 * heads * rows], "<u2").reshape(heads, rows, 1) / 65535
+    steps = np.frombuffer(raw[2 * heads * rows :], np.uint8).reshape(heads, rows, columns)
+    return steps / 255 * largest
+
+
+# -- numbers -----------------------------------------------------------------------------------------------------------
+
+
+def test_words_are_the_sum_and_the_mean_of_their_pieces(place: Path) -> None:
+    looked = InspectedModel(str(place / "seer"), "cpu", regions=(str(place / "store"),))
+    example = Example("own", TEXT, "it waits", images=("one",))
+    view = looked.view(example, place / "photos/one.jpg")
+    assert [word.text for word in view.words if word.raw >= 0] == [*TEXT.split(), "it", "waits"]
+    assert [word.text for word in view.words if word.raw < 0] == ["[CLS]", "[SEP]", "[SEP]"]
+    assert set(view.boxes.names) <= set("abcde") and len(view.boxes.names) == 3
+
+    model = load_encoder(place / "seer").eval()
+    assert isinstance(model, SingleStreamModel)
+    seen = looked._image_inputs("one", place / "photos/one.jpg")
+    (sample,) = looked._samples(example, seen).get([0], ())
+    told: list[AttentionMap] = []
+    model(collate([sample]), attention=told.append)
+    # A word of several pieces is among them, or sums and means would be the same.
+    pieces = _pieces_of_words(sample.text)
+    assert max(len(own) for own in pieces) > 1
+    count = len(sample.text.input_ids)
+    for layer, one in zip(view.layers, told, strict=True):
+        weights = one.weights[0].double().detach().numpy()
+        for head in range(layer.heads):
+            for i, rows in enumerate(pieces):
+                for r in range(3):
+                    mean = sum(weights[head, p, count + r] for p in rows) / len(rows)
+                    assert layer.blocks["words", "boxes"][head, i, r] == pytest.approx(mean)
+                    total = sum(weights[head, count + r, p] for p in rows)
+                    assert layer.blocks["boxes", "words"][head, r, i] == pytest.approx(total)
+                for j, columns in enumerate(pieces):
+                    between = sum(weights[head, p, q] for p in rows for q in columns) / len(rows)
+                    assert layer.blocks["words", "words"][head, i, j] == pytest.approx(between)
+
+
+def _pieces_of_words(text: Any) -> list[list[int]]:
+    groups: list[list[int]] = []
+    before = -1
+    for place, word in enumerate(text.word_ids.tolist()):
+        if word >= 0 and word == before:
+            groups[-1].append(place)
+        else:
+            groups.append([place])
+        before = word
+    return groups
+
+
+def test_packed_weights_are_off_by_half_a_step_of_their_row() -> None:
+    rng = np.random.default_rng(0)
+    block = rng.dirichlet(np.ones(40) / 5, (3, 7))
+    found = decoded(pack_attention(block), 3, 7, 40)
+    largest = block.max(-1, keepdims=True)
+    assert np.all(np.abs(found - block) <= largest / 255 / 2 + 2 / 65535)
+    assert not pack_attention(np.zeros((2, 3, 0))).strip("A=")  # a model that sees nothing
+
+
+def test_heads_are_ranked_by_what_words_give_to_boxes() -> None:
+    words = [WordView("[CLS]"), WordView("dog", 0), WordView("runs", 1)]
+    boxes = RegionView(np.array([[0, 0, 1, 1], [0, 0, 0.5, 1]]), np.array([True, False]))
+    block = np.array([[[0.9, 0.9], [0.5, 0.1], [0.3, 0.3]], [[0, 0], [0, 0.4], [0, 0.6]]])
+    layer = LayerView("self", 3, 2, {("words", "boxes"): block})
+    mass = AttentionView(words, boxes, [layer]).box_attention()
+    np.testing.assert_allclose(mass["self", 3], [0.2, 0.5])  # neither [CLS] nor the whole image
+
+
+# -- the command -------------------------------------------------------------------------------------------------------
+
+
+def words_of(place: Path, **flags: str) -> list[str]:
+    """A command about one's own photo, with other flags, or without those that are empty."""
+    given = {"model": str(place / "seer"), "image": str(place / "photos/one.jpg"), "text": TEXT}
+    given |= {"regions": str(place / "store"), **flags}
+    return [
+        word for name, value in given.items() if value for word in (f"--{name}", *value.split("|"))
+    ]
+
+
+def test_a_photo_of_ones_own(place: Path, tmp_path: Path, capsys: Any) -> None:
+    out = tmp_path / "look.html"
+    line = ["visualize", *words_of(place, model=f"{place / 'seer'}|{place / 'bert'}"), "--cpu"]
+    assert main([*line, "--out", str(out)]) == 0
+    assert json.loads(capsys.readouterr().out)["pages"] == [str(out)]
+    content = content_of(out.read_text())
+    (pair,) = content["pairs"]
+    seer, bert = pair["views"]
+    assert len(seer["boxes"]) == 3 and bert["boxes"] == []
+    assert bert["notes"] == ["This model reads the text alone."]
+    assert [len(layer["blocks"]) for layer in seer["layers"]] == [3, 3]
+    assert content["ranks"][1] is None
+    best = content["ranks"][0]["heads"]
+    assert [row[3] for row in best] == sorted((row[3] for row in best), reverse=True)
+    replaced = [*line, "--layers", "1", "--heat-maps", "1-0", "--out", str(out)]
+    assert main(replaced) == 0  # a page of ours is replaced
+    drawn = json.loads(capsys.readouterr().out)["figures"]
+    assert [Path(path).name for path in drawn] == [
+        f"look-heat-maps.{ending}" for ending in ("svg", "pdf", "png")
+    ]
+    assert all(Path(path).stat().st_size for path in drawn)
+    (layer,) = content_of(out.read_text())["pairs"][0]["views"][0]["layers"]
+    assert layer["number"] == 1
+
+
+def test_regions_of_other_photos_are_found(place: Path, tmp_path: Path) -> None:
+    """By a grid; a detector's own settings come from a store that was made with one."""
+    model = hf.ViTModel(
+        hf.ViTConfig(
+            image_size=16,
+            patch_size=8,
+            hidden_size=12,
+            num_hidden_layers=1,
+            num_attention_heads=2,
+            intermediate_size=8,
+        )
+    )
+    vit = homes.home(tmp_path / "vit", model, None)
+    hf.CLIPImageProcessorPil(size={"height": 16, "width": 16}).save_pretrained(vit)
+    settings = {"image": place / "photos/two.jpg", "text": TEXT, "cpu": True}
+    made = groundling.visualize(place / "seer", grid=2, backbone=vit, **settings)
+    (entry,) = made.entries
+    assert entry["views"][0]["boxes"] == [
+        [0, 0, 0.5, 0.5],
+        [0.5, 0, 1, 0.5],
+        [0, 0.5, 0.5, 1],
+        [0.5, 0.5, 1, 1],
+    ]
+    grid = tmp_path / "grid"
+    photos = ["--grid", "2", "--backbone", str(vit), "--cpu"]
+    shutil.copytree(place / "photos", tmp_path / "photos")
+    (tmp_path / "photos/two.jpg").unlink()
+    assert main(["regions", str(tmp_path / "photos"), *photos, "--out", str(grid)]) == 0
+    again = groundling.visualize([place / "seer"], regions=grid, **settings)
+    assert again.entries[0]["views"][0]["layers"] == entry["views"][0]["layers"]
+    # Other boxes get features of the store's own image encoder, and so beside a store of boxes from files.
+    (finer,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
+    assert len(finer["views"][0]["boxes"]) == 9
+    manifest = json.loads((grid / "manifest.json").read_text())
+    del manifest["made_with"]
+    homes.put(grid / "manifest.json", json.dumps(manifest))
+    (same,) = groundling.visualize(place / "seer", regions=grid, grid=3, **settings).entries
+    assert same["views"] == finer["views"]
+    assert "srcdoc=" in again._repr_html_() and "<script" not in again._repr_html_()
+
+
+def test_many_pairs_are_on_pages_with_links(place: Path, tmp_path: Path) -> None:
+    settings = {"data": place / "pairs.csv", "images": place / "photos", "regions": place / "store"}
+    made = groundling.visualize(place / "seer", per_page=1, **settings)
+    assert "Page 1 of 2" in made._repr_html_()
+    first, second = made.save(tmp_path / "a.html")
+    assert (first.name, second.name) == ("a.html", "a-2.html")
+    assert content_of(second.read_text())["page"]["links"] == ["a.html", "a-2.html"]
+    assert [pair["text"] for pair in content_of(second.read_text())["pairs"]] == ["two cats wait"]
+    assert len(groundling.visualize(place / "seer", first=1, **settings).entries) == 1
+
+
+def test_answers_that_changed(place: Path, tmp_path: Path) -> None:
+    header = ("image", "text", "label", "answer")
+    asked = [("one.jpg", "a dog runs", "yes"), ("two.jpg", "two cats wait", "no")] * 2
+    for name, answers in (("a", "no no no yes"), ("b", "yes yes no yes")):
+        rows = [(*one, said) for one, said in zip(asked, answers.split(), strict=True)]
+        homes.put(tmp_path / f"{name}.csv", homes.table(header, *rows))
+    settings = {"images": place / "photos", "regions": place / "store"}
+    files = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    made = groundling.visualize(place / "seer", predictions=files, **settings)
+    counts = {"became right": 1, "became wrong": 1, "stayed right": 0, "stayed wrong": 2}
+    assert made.counts == counts
+    better, worse = (entry["change"] for entry in made.entries)
+    assert better == {"kind": "became right", "first": "no", "second": "yes", "gold": "yes"}
+    assert worse == {"kind": "became wrong", "first": "no", "second": "yes", "gold": "no"}
+    homes.put(tmp_path / "b.csv", (tmp_path / "b.csv").read_text().replace("two cats", "10 cats"))
+    with pytest.raises(
+        InputError, match=r"b\.csv, line 3: text is not what it is in .*a\.csv, line 3"
+    ):
+        groundling.visualize(place / "seer", predictions=files, **settings)
+
+
+def test_heads_are_ranked_by_what_they_found(place: Path, tmp_path: Path) -> None:
+    rows = [("self", 0, 0, 10.0, True), ("self", 0, 1, 60.0, False), ("self", 1, 1, 40.0, True)]
+    names = ("attention", "layer", "head", "accuracy", "active")
+    found = {"heads": [dict(zip(names, row, strict=True)) for row in rows]}
+    homes.put(tmp_path / "found/result.json", json.dumps(found))
+    settings = {"image": place / "photos/one.jpg", "text": TEXT, "regions": place / "store"}
+    made = groundling.visualize(place / "seer", heads=tmp_path / "found", **settings)
+    (ranks,) = content_of(made.html())["ranks"]
+    assert ranks["heads"] == [["self", 1, 1, 0.4], ["self", 0, 0, 0.1], ["self", 0, 1, 0.6]]
+    homes.put(tmp_path / "found/result.json", json.dumps({"heads": [{"layer": 0}]}))
+    with pytest.raises(InputError, match=r"result\.json: no result of `groundling heads`"):
+        groundling.visualize(place / "seer", heads=tmp_path / "found", **settings)
+
+
+# -- texts stay texts --------------------------------------------------------------------------------------------------
+
+NASTY = '</script><script>alert(1)</script><!-- <b>bold</b> & \u2028 "quotes" {{ title }}'
+
+
+def test_a_text_cannot_leave_the_page_s_data() -> None:
+    made = AttentionPage("<b>title</b>", [(NASTY, [NASTY])])
+    made.add(
+        ImageTextPair(Example("own", NASTY)),
+        [AttentionView([WordView(NASTY, 0)], RegionView.none(), [])],
+    )
+    page = made.html()
+    assert content_of(page)["pairs"][0]["text"] == NASTY
+    assert page.count("<script") == page.count("</script>") == 2
+    assert "<b>" not in page
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy is not None
+    assert policy[1].startswith("default-src &#39;none&#39;") and "unsafe" not in policy[1]
+    assert not re.search(r"https?:", page)
+
+
+# -- mistakes ----------------------------------------------------------------------------------------------------------
+
+OWN = {"text": "", "image": ""}
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        ({"model": ""}, "look needs --model"),
+        ({"text": ""}, "look needs --text"),
+        ({"model": "nowhere"}, "nowhere: "),
+        ({"image": "none.jpg"}, "--image none.jpg: no such file"),
+        ({"image": "pairs.csv"}, "pairs.csv: does not decode"),
+        ({"regions": ""}, "this photo is in no --regions store, and neither model nor store says"),
+        (
+            {"regions": "", "grid": "2"},
+            "does not say what made the regions it learned from; pass --other",
+        ),
+        ({"heat-maps": "0-0|1-9"}, "--heat-maps 1-9: no such head"),
+        ({"layers": "7"}, "--layers 7: the model has 2 layers"),
+        ({"data": "pairs.csv"}, ": of a pair of your own; leave it out"),
+        ({**OWN, "data": "pairs.csv"}, "look needs --images"),
+        (
+            {**OWN, "data": "pairs.csv", "images": "photos", "most": "1"},
+            "2 pairs, and --max-pairs is 1:",
+        ),
+        ({**OWN, "data": "pairs.csv", "images": "photos", "text-column": "x"}, "no column 'x'"),
+        (
+            {**OWN, "data": "pairs.csv", "images": "photos", "image-column": "text"},
+            "no photo 'a dog",
+        ),
+        ({**OWN, "predictions": "pairs.csv|pairs.csv", "images": "photos"}, "no column 'answer'"),
+        (
+            {**OWN, "predictions": "pairs.csv", "images": "photos"},
+            "--predictions: 1 files, expected two",
+        ),
+        ({"text": "  "}, "--text: holds nothing but spaces; expected words"),
+        ({"text": "a \ud83d"}, "--text or --pair: '\\ud83d' is half a character"),
+        ({"split": "val"}, "--split val: only a --task has splits"),
+        ({"only": "7"}, "--example 7: only a --task has"),
+        (
+            {"grid": "17"},
+            "--grid = 17, expected 0 to 16",
+        ),
+        ({"heat-maps": "best"}, "--heat-maps best: pass --heads, what `groundling heads` found"),
+        ({"per-page": "0"}, "--per-page = 0, expected at least 1"),
+        ({"heads": "store|store"}, "--heads: 2 results for 1 models"),
+        ({"out": "look.txt"}, "--out look.txt: expected a file that ends in .html"),
+        (
+            {"out": "mine.html"},
+            "mine.html: exists already, and is no page of `groundling visualize`",
+        ),
+    ],
+)
+def test_a_mistake_is_one_line(
+    flags: dict[str, str], message: str, place: Path, monkeypatch: Any, capsys: Any
+) -> None:
+    monkeypatch.chdir(place)
+    (place / "mine.html").write_text("<p>mine</p>")
+    assert main(["visualize", *words_of(place, **flags), "--cpu"]) == 2
+    said = capsys.readouterr().err
+    assert message in said
+    assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"accuracy": float("nan")}, "each with an accuracy of 0 to 100"),
+        ({"layer": float("inf")}, "OverflowError"),
+        ({"layer": -1}, "expected whole numbers of layers and heads, each head once"),
+        ({"head": 0.5}, "expected whole numbers"),
+        ({"head": 0}, "expected whole numbers"),
+        (None, "expected heads, each"),
+    ],
+)
+def test_damaged_heads_are_refused(
+    change: dict[str, float] | None, message: str, tmp_path: Path
+) -> None:
+    head = {"active": True, "attention": "self", "layer": 0, "head": 1, "accuracy": 50.0}
+    heads = [] if change is None else [head | {"head": 0}, head | change]
+    path = homes.put(tmp_path / "result.json", json.dumps({"heads": heads}))
+    with pytest.raises(InputError, match=message) as caught:
+        RankedHeads.read(tmp_path)
+    assert str(caught.value).startswith(f"{path}: no result of `groundling heads` (")
+
+
+def test_a_page_too_heavy_is_refused(monkeypatch: Any) -> None:
+    monkeypatch.setattr("groundling.studies.attention.page.HEAVY", 1000)
+    assert MAX_PAGE_CHARACTERS > 2**24
+    made = AttentionPage("title", [("m", [])])
+    made.add(
+        ImageTextPair(Example("own", "a dog")),
+        [AttentionView([WordView("a", 0)], RegionView.none(), [])],
+    )
+    with pytest.raises(
+        InputError,
+        match=r"a page of 1 pairs and 1 models would have 0 MB; pass a smaller --per-page",
+    ):
+        made.html()
+
+
+def test_stored_boxes_are_not_drawn_on_a_photo_of_another_shape(tmp_path: Path) -> None:
+    (tmp_path / "seer").mkdir()
+    toys.seer().export(tmp_path / "seer")
+    homes.picture(tmp_path / "one.jpg", size=(60, 40))
+    row = toys.regions(3, 3)
+    writer = RegionWriter(tmp_path / "store")
+    writer.write(
+        0, [ImageRegions("one", (60, 40), row.boxes, row.confidence, row.features, row.classes)]
+    )
+    writer.close({"class_names": list("abcde")})
+    config = VisualizeConfig(
+        model=(str(tmp_path / "seer"),),
+        regions=(str(tmp_path / "store"),),
+        image=str(tmp_path / "one.jpg"),
+        text="a red dog runs",
+        cpu=True,
+    )
+    assert len(make_page(config, select_pairs(config)).entries) == 1
+    homes.picture(tmp_path / "one.jpg", size=(120, 80))  # scaled: boxes are shares
+    assert len(make_page(config, select_pairs(config)).entries) == 1
+    homes.picture(tmp_path / "one.jpg", size=(40, 60))
+    with pytest.raises(InputError) as caught:
+        make_page(config, select_pairs(config))
+    told = str(caught.value)
+    assert f"{tmp_path}/one.jpg: 40 x 60 pixels, but its regions are of an image of 60 x 40" in told
+    assert str(tmp_path / "store") in told
